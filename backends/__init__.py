@@ -1,0 +1,1 @@
+"""Backends: capabilities, rules and templates of each target."""

@@ -1,0 +1,1 @@
+"""Rewrite passes: one family a file."""

@@ -1,0 +1,1 @@
+"""The performance model: one file a family of terms."""

@@ -1,0 +1,1 @@
+"""From a user's YAML and config.json to a verified RPEG."""

@@ -1,0 +1,1 @@
+"""Renders plans; never computes."""

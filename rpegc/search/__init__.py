@@ -1,0 +1,1 @@
+"""The search: tables in, a proven plan out."""

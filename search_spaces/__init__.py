@@ -1,0 +1,1 @@
+"""Search spaces: which layouts and meshes are tried."""
