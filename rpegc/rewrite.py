@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from rpegc.errors import InputError, RpegcError
 from rpegc.ir.graph import Graph, Scalar
 from rpegc.target import Capabilities
 
@@ -96,6 +97,10 @@ class Context:
     capabilities: Capabilities
 
 
+class PassFault(RpegcError):
+    """A pass built an illegal graph: our fault, although the verifier's words are those for a user's graph."""
+
+
 class Pass(Protocol):
     """A rewrite of the graph; one alternative is a plain rewrite, the unchanged graph means that it did not fire."""
 
@@ -112,7 +117,7 @@ def run_passes(
 ) -> tuple[Graph, ...]:
     """Run a pipeline of passes; each sees every variant so far, each result is verified, equal variants merge.
 
-    Raises whatever `verify` raises: a pass that builds an illegal graph is our fault, not the user's.
+    Raises `InputError` as `verify` does for an illegal graph, and `PassFault` if a pass makes one out of a legal one.
     """
     verify(graph)
     variants: tuple[Graph, ...] = (graph,)
@@ -121,7 +126,14 @@ def run_passes(
         for variant in variants:
             for alternative in rewrite.alternatives(variant, context):
                 if alternative is not variant:
-                    verify(alternative)
+                    _verify_result(rewrite, alternative, verify)
                 produced[alternative] = None
         variants = tuple(produced)
     return variants
+
+
+def _verify_result(rewrite: Pass, graph: Graph, verify: Callable[[Graph], None]) -> None:
+    try:
+        verify(graph)
+    except InputError as error:
+        raise PassFault(f"pass {rewrite.name} built an illegal graph: {error.message}") from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rpegc.architecture import Architecture
-from rpegc.ir.graph import Op
+from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.lengths import Lengths
 
 
@@ -57,3 +58,62 @@ class StageWork:
     def max_tokens(self) -> int:
         """Longest prompt plus longest response."""
         return int(self.prompt_tokens.max + self.response_tokens.max)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkContext:
+    """What all stages of a pipeline have in common: models by role, counts, lengths, framework and engine class."""
+
+    architectures: Mapping[str, Architecture]
+    prompts: int
+    samples_per_prompt: int
+    minibatches: int
+    epochs: int
+    prompt_tokens: Lengths
+    response_tokens: Lengths
+    lora_ranks: Mapping[str, int]
+    framework: str
+    engine_class: str
+
+
+def stage_works(graph: Graph, context: WorkContext) -> dict[str, StageWork]:
+    """Return the work of every stage but the syncs, by stage name."""
+    return {stage.name: _work(stage, graph, context) for stage in graph.stages if stage.op is not Op.SYNC}
+
+
+def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
+    served_rank = context.lora_ranks.get(stage.model, 0)
+    trained = any(other.op is Op.TRAIN and other.model == stage.model for other in graph.stages)
+    distance = max(
+        (edge.distance for edge in graph.edges if edge.target == stage.name and "weights" in edge.value), default=1
+    )
+    return StageWork(
+        stage=stage.name,
+        op=stage.op,
+        role=stage.model,
+        architecture=context.architectures.get(stage.model),
+        framework=context.framework,
+        engine_class=context.engine_class,
+        prompts=context.prompts,
+        samples_per_prompt=context.samples_per_prompt,
+        minibatches=context.minibatches if stage.op is Op.TRAIN else 1,
+        epochs=context.epochs if stage.op is Op.TRAIN else 1,
+        prompt_tokens=context.prompt_tokens,
+        response_tokens=context.response_tokens,
+        head=str(stage.attribute("head", "logits")),
+        trained=trained,
+        lora_rank=0 if stage.attribute("adapter", "on") == "off" else served_rank,
+        cpu_seconds_per_sample=float(stage.attribute("cpu_seconds_per_sample", 0.0)),
+        workers_per_node=int(stage.attribute("workers_per_node", 1)),
+        engine_flags=_engine_flags(stage, served_rank, distance),
+        double_buffered=stage.op is Op.GENERATE and distance > 1,
+        samples_in_flight_steps=max(1, distance),
+    )
+
+
+def _engine_flags(stage: Stage, served_rank: int, weight_distance: int) -> frozenset[str]:
+    """Return the engine facts that change a generation's price: an adapter served, an engine that runs ahead."""
+    if stage.op is not Op.GENERATE:
+        return frozenset()
+    flags = {"lora"} if served_rank else set()
+    return frozenset(flags | ({"async"} if weight_distance > 1 else set()))

@@ -16,6 +16,9 @@ from rpegc.errors import SourcePosition
 
 Scalar = str | int | float | bool
 
+WEIGHTS = "weights"
+"""The value of every edge that carries weights; whose they are is the model of the stage that it leaves."""
+
 
 class Op(StrEnum):
     """What a stage does."""
@@ -70,6 +73,11 @@ class Edge:
     value: str
     distance: int = 0
     chunks: int = 1
+
+    @property
+    def carries_weights(self) -> bool:
+        """Whether the edge publishes a role's weights (which role: the model of its source)."""
+        return self.value == WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,58 @@
+# rpegc: everything a contributor or a machine runs. `make` lists it.
+#
+# Budget in minutes on two cores, from nothing (CI runs check, test and the figures; in all under 40):
+#   environment 2   check 2   test 12   figures 3   |   proofs 15 (installs torch; not part of CI yet)
+
+PYTHON ?= python3
+VENV   ?= .venv
+CACHE  ?= $(if $(RPEGC_CACHE),$(RPEGC_CACHE),.cache)
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+export RPEGC_CACHE := $(abspath $(CACHE))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types format golden figures proofs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+environment: $(STAMP)  ## make the environment and install rpegc into it
+
+demo: $(STAMP)  ## set up, compile the first example, show the plan
+	$(BIN)/rpegc compile examples/grpo_qwen3_8b.yaml --output out/qwen3-8b-grpo
+	$(BIN)/rpegc inspect out/qwen3-8b-grpo
+
+test: $(STAMP)  ## all tests, with verl's own configuration check (level L0)
+	$(BIN)/python -m pytest
+
+check: lint types  ## linter, format and strict types
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+format: $(STAMP)  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: $(STAMP)  ## rewrite the golden texts; read the difference before you commit it
+	$(BIN)/python -m pytest --update-golden
+
+figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up
+	$(BIN)/python benchmarks/figures.py
+
+proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider
+
+clean:  ## remove what was built
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,218 @@
+"""What verl 0.9.1 refuses, or crashes on at run time, about a plan as a whole: checked before anything is emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from backends.verl.capabilities import ONE_STEP_OFF, SYNC, VERSION, ties_for
+from backends.verl.request import Request, request_of
+from backends.verl.roles import Parts, parts_of
+from backends.verl.rules import RULES
+from backends.verl.settings import mode_of, rewritten
+from rpegc.emit import Facts
+from rpegc.errors import InputError
+from rpegc.plan import Plan, PlannedStage
+
+TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
+ONE_STEP_TRAINER = "verl/experimental/one_step_off_policy/ray_trainer.py"
+
+
+def check_plan(plan: Plan, facts: Facts | None = None) -> None:
+    """Raise InputError for the first thing in the plan that verl cannot run.
+
+    `facts` holds, per stage, the model's and machine's context columns. A rule that reads a column which neither
+    they nor the plan supply was applied when the stage's layouts were tabulated, and is not repeated.
+    """
+    parts, request = parts_of(plan), request_of(plan)
+    for check in PLAN_CHECKS:
+        check(plan, parts, request)
+    for stage in plan.stages:
+        if stage.layout is not None:
+            check_rules(plan, stage, (facts or {}).get(stage.name, {}))
+
+
+def check_rules(plan: Plan, stage: PlannedStage, facts: Mapping[str, Any]) -> None:
+    """Raise InputError if a rule refuses the stage's layout on its mesh."""
+    assert stage.layout is not None
+    request = request_of(plan)
+    model = request.get(f"architectures.{stage.model}") or {}
+    context = {
+        **request.workload_columns(),
+        **{column: model[column] for column in MODEL_COLUMNS if column in model},
+        "node_gpus": plan.devices.gpus_per_node,
+        **facts,
+    }
+    for rule in RULES[stage.op]:
+        if stage.model == "reward" and rule.name in SERVED_ELSEWHERE:
+            continue
+        try:
+            rule.check(stage.layout, plan.mesh(stage.mesh).mesh_class, context, f"stage {stage.name}")
+        except KeyError:  # a column that only tabulation knows
+            continue
+
+
+MODEL_COLUMNS = ("heads", "kv_heads", "layers", "experts", "vocabulary", "hidden", "max_positions")
+"""Context columns that the resolved pipeline's `architectures` give."""
+
+SERVED_ELSEWHERE = frozenset(
+    {"fsdp-has-no-model-parallelism", "fsdp2-always-shards", "token-budget-holds-a-sequence", "batch-splits-over-ranks"}
+)
+"""Rules of FSDP passes that do not bind a reward model: verl serves it with vLLM."""
+
+
+def _target(plan: Plan, parts: Parts, request: Request) -> None:
+    if plan.target.name != "verl" or plan.target.version not in ("", VERSION):
+        raise InputError(
+            f"the plan is for {plan.target.name} {plan.target.version}; this backend writes for verl {VERSION}"
+        )
+    if mode_of(plan) not in (SYNC, ONE_STEP_OFF):
+        raise InputError(f"verl launches are written for {SYNC} and {ONE_STEP_OFF}, not for {plan.graph.mode!r}")
+
+
+def _old_logprobs(plan: Plan, parts: Parts, request: Request) -> None:
+    if parts.old_logprobs is None and not rewritten(plan, "reuse-rollout-logprobs"):
+        raise InputError(f"verl recomputes old log-probs in every step: the plan has no such stage [{TRAINER}]")
+
+
+def _critic(plan: Plan, parts: Parts, request: Request) -> None:
+    needed = request.estimator == "gae"
+    if needed != (parts.critic is not None and parts.values is not None):
+        wanted = "a critic that is trained and gives values" if needed else "no critic"
+        raise InputError(f"algorithm {request.get('algorithm')}: verl's {request.estimator} needs {wanted} [{TRAINER}]")
+
+
+def _reference(plan: Plan, parts: Parts, request: Request) -> None:
+    where = request.kl_where
+    if (where != "none") != (parts.reference is not None):
+        state = "has no reference stage" if parts.reference is None else "has a reference stage without use"
+        raise InputError(f"training.kl acts on {where} but the plan {state} [verl/trainer/ppo/utils.py]")
+    if parts.reference is None:
+        return
+    if (request.lora_rank > 0) != parts.reference_in_actor:
+        raise InputError(
+            f"with LoRA (rank {request.lora_rank}) verl's reference is the actor without its adapter, "
+            f"and only then: the plan must agree (share-base-reference) [{TRAINER}]"
+        )
+    for key in ("weights", "tokenizer", "config"):
+        actor, reference = request.get(f"models.actor.{key}"), request.get(f"models.reference.{key}")
+        if not parts.reference_in_actor and actor != reference:
+            raise InputError(
+                f"models.reference.{key}: verl loads the reference from the actor's path ({actor!r}), "
+                f"not {reference!r} [verl/workers/engine_workers.py]"
+            )
+
+
+def _batches(plan: Plan, parts: Parts, request: Request) -> None:
+    if request.prompts % request.minibatches:
+        raise InputError(
+            f"workload.minibatches_per_step: {request.minibatches} must divide the {request.prompts} prompts of a "
+            f"step; verl would pad the last update [{TRAINER}]"
+        )
+
+
+def _pools(plan: Plan, parts: Parts, request: Request) -> None:
+    shared = parts.actor.mesh
+    for part in (parts.old_logprobs, parts.reference, parts.critic, parts.values):
+        if part is not None and part.mesh != shared:
+            raise InputError(
+                f"stage {part.stage.name}: verl runs it in the actor's pool ({shared.name}), "
+                f"not on {part.mesh.name} [{TRAINER}]"
+            )
+    rollout = parts.rollout.mesh
+    apart = mode_of(plan) == ONE_STEP_OFF
+    if apart and rollout.overlaps(shared):
+        raise InputError(
+            f"stage {parts.rollout.stage.name}: one-step-off needs a rollout pool of its own [{ONE_STEP_TRAINER}]"
+        )
+    if not apart and rollout != shared:
+        raise InputError(
+            f"stage {parts.rollout.stage.name}: the sync trainer generates in the actor's pool [{TRAINER}]"
+        )
+    reward = parts.reward.mesh if parts.reward else shared
+    if reward != shared and (reward.overlaps(shared) or reward.overlaps(rollout)):
+        raise InputError(
+            f"the reward model's pool {reward.name} overlaps another pool [verl/single_controller/ray/base.py]"
+        )
+    gpus = shared.gpus + (rollout.gpus if rollout != shared else 0) + (reward.gpus if reward != shared else 0)
+    if gpus > plan.devices.gpus:
+        raise InputError(f"the pools ask for {gpus} GPUs of {plan.devices.gpus} [verl/single_controller/ray/base.py]")
+
+
+def _one_step_off(plan: Plan, parts: Parts, request: Request) -> None:
+    if mode_of(plan) != ONE_STEP_OFF:
+        return
+    if parts.critic is not None:
+        raise InputError(
+            "one-step-off cannot train a critic with FSDP2 "
+            "[verl/experimental/separation/ray_trainer.py: NotImplementedError]"
+        )
+    if parts.reward is not None:
+        raise InputError(f"one-step-off never creates the reward model's pool [{ONE_STEP_TRAINER}]")
+    if request.lora_rank:
+        raise InputError(
+            "one-step-off sends only the frozen base weights of a LoRA actor to the rollout "
+            "[verl/workers/engine_workers.py: update_weights drops the adapter]"
+        )
+
+
+def _weight_distance(plan: Plan, parts: Parts, request: Request) -> None:
+    wanted = 2 if mode_of(plan) == ONE_STEP_OFF else 1
+    distance = weight_distance(plan, parts.actor.stage.name, parts.rollout.stage.name)
+    if distance is not None and distance != wanted:
+        raise InputError(f"mode {mode_of(plan)} uses weights {wanted} steps after training, the plan {distance} steps")
+
+
+def weight_distance(plan: Plan, train: str, generate: str) -> int | None:
+    """Return the steps from one stage's weights to another stage, through sync stages; None if no edge leads there."""
+    for edge in plan.graph.out_of(train):
+        if edge.target == generate:
+            return edge.distance
+        if plan.graph.stage(edge.target).op == "sync":
+            onward = weight_distance(plan, edge.target, generate)
+            if onward is not None:
+                return edge.distance + onward
+    return None
+
+
+def _ties(plan: Plan, parts: Parts, request: Request) -> None:
+    for tie in ties_for(plan.graph):
+        stages = [plan.stage(name) for name in tie.stages]
+        for field in tie.fields:
+            values = {stage.name: getattr(stage.layout, field) for stage in stages}
+            if len(set(values.values())) > 1:
+                listing = ", ".join(f"{name} {value}" for name, value in values.items())
+                raise InputError(f"{field} must be equal in one engine: {listing} [{tie.source}]")
+
+
+def _rewards(plan: Plan, parts: Parts, request: Request) -> None:
+    if parts.reward is not None and request.get("reward") is not None:
+        raise InputError(
+            "verl takes rewards from a function or from a model: remove `reward:` or `models.reward` "
+            "[verl/experimental/reward_loop/reward_loop.py: compute_score]"
+        )
+
+
+def _functions(plan: Plan, parts: Parts, request: Request) -> None:
+    for name, stage in (request.get("stages") or {}).items():
+        outputs = set((stage or {}).get("out") or ())
+        if stage and stage.get("op") == "function" and not outputs <= {"rewards", "advantages"}:
+            raise InputError(
+                f"stages.{name}: verl runs one reward function and the advantages; "
+                f"it has no place for {sorted(outputs)}"
+            )
+
+
+PLAN_CHECKS: tuple[Callable[[Plan, Parts, Request], None], ...] = (
+    _target,
+    _functions,
+    _rewards,
+    _old_logprobs,
+    _critic,
+    _reference,
+    _batches,
+    _one_step_off,
+    _pools,
+    _weight_distance,
+    _ties,
+)

@@ -1,0 +1,86 @@
+"""Overrides in Hydra's grammar: one `key=value` a line, each value quoted so that it arrives as it was written."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from rpegc.emit import one_line
+from rpegc.errors import InputError
+
+Scalar = str | int | float | bool | None
+Value = Scalar | tuple[Scalar, ...]
+
+BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.-]*")
+RESERVED_WORDS = frozenset({"null", "true", "false", "nan", "inf"})
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Text of our own that is already in Hydra's grammar, or holds an interpolation of ours."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One setting of the target, and the pipeline key (or the part of the plan) that decides it.
+
+    `add` marks a key that verl's dataclasses have and its YAML files lack: Hydra wants `+` before it.
+    """
+
+    key: str
+    value: Value | Raw
+    owner: str
+    add: bool = False
+
+    @property
+    def line(self) -> str:
+        """The override as Hydra reads it."""
+        return f"{'+' if self.add else ''}{self.key}={hydra_value(self.value, self.owner)}"
+
+
+def hydra_value(value: Value | Raw, what: str) -> str:
+    """Print a value in Hydra's grammar; InputError for a text that Hydra or OmegaConf would not pass on unchanged."""
+    if isinstance(value, Raw):
+        return value.text
+    if isinstance(value, tuple):
+        return "[" + ",".join(hydra_value(item, what) for item in value) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int | float):
+        if not math.isfinite(value):
+            raise InputError(f"{what}: {value} is not a finite number")
+        return repr(value)
+    return hydra_text(value, what)
+
+
+def hydra_text(text: str, what: str) -> str:
+    """Quote a text for Hydra: bare if it is plain, else in single quotes.
+
+    Inside quotes a backslash counts only before a quote, so only those are doubled (Hydra 1.3 override grammar).
+    """
+    checked = plain_text(text, what)
+    if BARE.fullmatch(checked) and checked.lower() not in RESERVED_WORDS:
+        return checked
+    return quoted(checked)
+
+
+def quoted(text: str) -> str:
+    """Put a checked text into single quotes of Hydra's grammar."""
+    escaped = re.sub(r"(\\*)'", lambda match: match.group(1) * 2 + r"\'", text)
+    escaped = re.sub(r"(\\+)$", lambda match: match.group(1) * 2, escaped)
+    return f"'{escaped}'"
+
+
+def plain_text(text: str, what: str) -> str:
+    """Return the text; InputError if OmegaConf would read an interpolation or a missing value in it."""
+    one_line(text, what)
+    if "${" in text:
+        raise InputError(f"{what}: {text!r} holds `${{`, which Hydra would expand; rename it")
+    if text == "???":
+        raise InputError(f"{what}: `???` means a missing value to Hydra; rename it")
+    return text

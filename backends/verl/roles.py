@@ -1,0 +1,109 @@
+"""Which stage of a plan plays which part in verl's fixed pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rpegc.errors import InputError
+from rpegc.plan import Plan, PlannedStage
+from rpegc.target import EngineLayout, Mesh, ShardedLayout
+
+ROLES = ("actor", "reference", "critic", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """A train or forward stage with its layout and mesh."""
+
+    stage: PlannedStage
+    layout: ShardedLayout
+    mesh: Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The generate stage with its layout and mesh."""
+
+    stage: PlannedStage
+    layout: EngineLayout
+    mesh: Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of verl's pipeline that a plan uses; None where it has none.
+
+    `reference_in_actor`: the reference log-probs are a pass of the actor without its adapter.
+    """
+
+    rollout: Engine
+    actor: Sharded
+    old_logprobs: Sharded | None
+    reference: Sharded | None
+    reference_in_actor: bool
+    critic: Sharded | None
+    values: Sharded | None
+    reward: Sharded | None
+
+
+def parts_of(plan: Plan) -> Parts:
+    """Sort the stages of a plan into verl's parts; InputError for a stage that verl has no place for."""
+    found: dict[str, PlannedStage] = {}
+    reference_in_actor = False
+    for stage in plan.stages:
+        if stage.layout is None:
+            continue
+        part = _part(plan, stage)
+        if part in found:
+            raise InputError(f"stage {stage.name}: verl has one place for {part}, already taken by {found[part].name}")
+        found[part] = stage
+        reference_in_actor = reference_in_actor or (part == "reference" and stage.model == "actor")
+    for part in ("rollout", "actor"):
+        if part not in found:
+            raise InputError(f"the plan has no stage that is verl's {part}: generate and train the model `actor`")
+    return Parts(
+        rollout=_engine(plan, found["rollout"]),
+        actor=_sharded_required(plan, found["actor"]),
+        old_logprobs=_sharded(plan, found.get("old_logprobs")),
+        reference=_sharded(plan, found.get("reference")),
+        reference_in_actor=reference_in_actor,
+        critic=_sharded(plan, found.get("critic")),
+        values=_sharded(plan, found.get("values")),
+        reward=_sharded(plan, found.get("reward")),
+    )
+
+
+def _part(plan: Plan, stage: PlannedStage) -> str:
+    adapter_off = plan.graph.has(stage.name) and plan.graph.stage(stage.name).attribute("adapter") == "off"
+    if stage.op == "forward" and stage.model == "actor":
+        return "reference" if adapter_off else "old_logprobs"
+    part = {
+        ("generate", "actor"): "rollout",
+        ("train", "actor"): "actor",
+        ("forward", "reference"): "reference",
+        ("train", "critic"): "critic",
+        ("forward", "critic"): "values",
+        ("forward", "reward"): "reward",
+    }.get((stage.op, stage.model))
+    if part is None:
+        raise InputError(
+            f"stage {stage.name}: verl has no place for `{stage.op}` of the model `{stage.model}`",
+            hint=f"verl generates and trains `actor`, trains `critic`, and scores with {', '.join(ROLES)}",
+        )
+    return part
+
+
+def _engine(plan: Plan, stage: PlannedStage) -> Engine:
+    if not isinstance(stage.layout, EngineLayout):
+        raise InputError(f"stage {stage.name}: a generate stage needs an engine layout")
+    return Engine(stage, stage.layout, plan.mesh(stage.mesh))
+
+
+def _sharded(plan: Plan, stage: PlannedStage | None) -> Sharded | None:
+    return None if stage is None else _sharded_required(plan, stage)
+
+
+def _sharded_required(plan: Plan, stage: PlannedStage) -> Sharded:
+    if not isinstance(stage.layout, ShardedLayout):
+        raise InputError(f"stage {stage.name}: a {stage.op} stage needs a sharded layout")
+    return Sharded(stage, stage.layout, plan.mesh(stage.mesh))

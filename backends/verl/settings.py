@@ -1,0 +1,322 @@
+"""From a plan to verl's settings: every key that rpegc decides, each with what decides it."""
+
+from __future__ import annotations
+
+from backends.verl.capabilities import ONE_STEP_OFF
+from backends.verl.hydra import Override, Raw, Value
+from backends.verl.request import KL_ESTIMATORS, Request, request_of
+from backends.verl.roles import Parts, Sharded, parts_of
+from rpegc.emit import slug
+from rpegc.plan import Plan
+from rpegc.target import Mesh
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+REFERENCE = "actor_rollout_ref.ref"
+MODEL = "actor_rollout_ref.model"
+REWARD = "reward.reward_model"
+
+PLANNED = "the planner (restrict it with a search space)"
+FIXED = "the verl backend"
+
+LORA_ALPHA = 16
+"""verl's default scale of adapters (hf_model.yaml); `target_overrides` may change it."""
+
+LARGEST_AGENT_POOL = 8
+"""verl's default number of agent-loop workers (rollout.yaml)."""
+
+OWN_POOL_MEMORY_FRACTION = 0.9
+"""Share of GPU memory of a reward model alone on its GPUs (assumed; vLLM's own default is 0.92)."""
+
+
+def settings_of(plan: Plan) -> tuple[Override, ...]:
+    """Return every override that a plan decides, in the order in which they are written."""
+    request, parts = request_of(plan), parts_of(plan)
+    return (
+        *_mode(plan, request, parts),
+        *_data(plan, request),
+        *_algorithm(plan, request, parts),
+        *_model(request, parts),
+        *_actor(plan, request, parts),
+        *_rollout(plan, request, parts),
+        *_reference(request, parts),
+        *_critic(plan, request, parts),
+        *_reward(request, parts),
+        *_trainer(plan, request, parts),
+    )
+
+
+def mode_of(plan: Plan) -> str:
+    """Return the launch mode in the words of the capabilities."""
+    return plan.graph.mode.replace("_", "-") or "sync"
+
+
+def rewritten(plan: Plan, name: str) -> bool:
+    """Whether a rewrite of this name fired."""
+    return any(rewrite.name == name for rewrite in plan.rewrites)
+
+
+def _mode(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+    bypass = rewritten(plan, "reuse-rollout-logprobs")
+    settings = [
+        Override("algorithm.rollout_correction.bypass_mode", bypass, "allow.model_changes (reuse-rollout-logprobs)")
+    ]
+    if mode_of(plan) != ONE_STEP_OFF:
+        settings += [
+            Override("trainer.use_v1", True, FIXED),
+            Override("trainer.v1.trainer_mode", "sync", "allow.max_staleness"),
+            Override("actor_rollout_ref.hybrid_engine", True, FIXED),
+        ]
+        return settings
+    mesh = parts.rollout.mesh
+    sequences = request.prompts * request.samples
+    workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if sequences % n == 0)
+    return [
+        # The file's own search path is relative to the working folder and fails outside a checkout of verl.
+        Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED),
+        *settings,
+        Override("actor_rollout_ref.hybrid_engine", False, FIXED),
+        Override("rollout.nnodes", mesh.nodes, PLANNED),
+        Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLANNED),
+        Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override(f"{ROLLOUT}.checkpoint_engine.backend", "nccl", FIXED),
+        Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step"),  # it splits the batch evenly
+    ]
+
+
+def _data(plan: Plan, request: Request) -> list[Override]:
+    tested = request.get("data.val") is not None
+    settings = [
+        Override("data.train_files", request.file("data.train"), "data.train"),
+        Override("data.val_files", request.file("data.val" if tested else "data.train"), "data.val"),
+        Override("data.prompt_key", request.get("data.prompt_key", "prompt"), "data.prompt_key"),
+        Override("data.train_batch_size", request.prompts, "workload.prompts_per_step"),
+        Override("data.max_prompt_length", request.max_prompt_tokens, "workload.prompt_tokens"),
+        Override("data.max_response_length", request.max_response_tokens, "workload.response_tokens"),
+        Override("data.filter_overlong_prompts", True, "workload.prompt_tokens"),
+        Override("data.truncation", "error", "workload.prompt_tokens"),
+        Override("data.seed", plan.seed, "--seed"),
+    ]
+    if not tested:  # verl always builds a validation set; without one of the user's, a few training rows stand in
+        settings.append(Override("data.val_max_samples", 8, "data.val"))
+    if request.get("data.answer_key") is not None:
+        settings += [
+            Override("data.custom_cls.path", Raw("'${oc.env:RPEGC_LAUNCH_DIR,.}/dataset.py'"), "data.answer_key"),
+            Override("data.custom_cls.name", "AnswerColumnDataset", "data.answer_key"),
+            Override("data.answer_key", request.get("data.answer_key"), "data.answer_key", add=True),
+        ]
+    return settings
+
+
+def _algorithm(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+    where, coefficient = request.kl_where, request.get("training.kl.coefficient", 0.0)
+    estimator = KL_ESTIMATORS[request.get("training.kl.estimator", "k3")]
+    settings = [
+        Override("algorithm.adv_estimator", request.estimator, "algorithm"),
+        Override("algorithm.use_kl_in_reward", where == "reward", "training.kl.where"),
+        Override(f"{ACTOR}.use_kl_loss", where == "loss", "training.kl.where"),
+        Override("critic.enable", parts.critic is not None, "algorithm"),
+    ]
+    if where == "reward":
+        settings += [
+            Override("algorithm.kl_penalty", estimator, "training.kl.estimator"),
+            Override("algorithm.kl_ctrl.type", "fixed", "training.kl.coefficient"),
+            Override("algorithm.kl_ctrl.kl_coef", coefficient, "training.kl.coefficient"),
+        ]
+    if where == "loss":
+        settings += [
+            Override(f"{ACTOR}.kl_loss_coef", coefficient, "training.kl.coefficient"),
+            Override(f"{ACTOR}.kl_loss_type", estimator, "training.kl.estimator"),
+        ]
+    return settings
+
+
+def _model(request: Request, parts: Parts) -> list[Override]:
+    layout = parts.actor.layout
+    settings = [
+        Override(f"{MODEL}.path", request.model_path("actor", "weights"), "models.actor.weights"),
+        Override(f"{MODEL}.tokenizer_path", request.model_path("actor", "tokenizer"), "models.actor.tokenizer"),
+        Override(f"{MODEL}.use_remove_padding", True, FIXED),
+        Override(f"{MODEL}.enable_gradient_checkpointing", layout.recompute == "full", PLANNED),
+        Override(f"{MODEL}.enable_activation_offload", layout.offload_activations, PLANNED),
+        Override(f"{MODEL}.lora_rank", request.lora_rank, "training.lora_rank"),
+    ]
+    if request.lora_rank:
+        settings.append(Override(f"{MODEL}.target_modules", "all-linear", "training.lora_rank"))
+    return settings
+
+
+def engine_settings(section: str, part: Sharded, request: Request, seed: int) -> list[Override]:
+    """Return the settings of one FSDP2 engine: sharding, offload, sequence parallelism, precision, seed."""
+    layout = part.layout
+    whole = layout.shard_size in (0, part.mesh.gpus)
+    return [
+        Override(f"{section}.fsdp_size", -1 if whole else layout.shard_size, PLANNED),
+        Override(f"{section}.reshard_after_forward", layout.zero == 3, PLANNED),
+        Override(f"{section}.param_offload", layout.offload_parameters, PLANNED),
+        Override(f"{section}.optimizer_offload", layout.offload_optimizer, PLANNED),
+        Override(f"{section}.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override(f"{section}.dtype", request.dtype, "training.precision"),
+        Override(f"{section}.seed", seed, "--seed"),
+    ]
+
+
+def _actor(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+    layout = parts.actor.layout
+    low, high = request.get("training.clip", (0.2, 0.2))
+    return [
+        Override(f"{ACTOR}.strategy", "fsdp2", FIXED),
+        Override(
+            f"{ACTOR}.ppo_mini_batch_size", request.prompts // request.minibatches, "workload.minibatches_per_step"
+        ),
+        Override(f"{ACTOR}.ppo_epochs", request.get("training.epochs_per_batch", 1), "training.epochs_per_batch"),
+        Override(f"{ACTOR}.use_dynamic_bsz", True, PLANNED),
+        Override(f"{ACTOR}.ppo_max_token_len_per_gpu", layout.token_budget, PLANNED),
+        Override(f"{ACTOR}.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override(f"{ACTOR}.optim.lr", request.setting("training.learning_rate"), "training.learning_rate"),
+        Override(f"{ACTOR}.clip_ratio", low, "training.clip"),
+        Override(f"{ACTOR}.clip_ratio_low", low, "training.clip"),
+        Override(f"{ACTOR}.clip_ratio_high", high, "training.clip"),
+        Override(f"{ACTOR}.data_loader_seed", plan.seed, "--seed"),
+        *engine_settings(f"{ACTOR}.fsdp_config", parts.actor, request, plan.seed),
+    ]
+
+
+def _rollout(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+    layout = parts.rollout.layout
+    alone = mode_of(plan) == ONE_STEP_OFF  # an engine alone on its GPUs never sleeps
+    passes = [p for p in (parts.old_logprobs, parts.reference if parts.reference_in_actor else None) if p]
+    budget = passes[0].layout.token_budget if passes else parts.actor.layout.token_budget
+    settings = [
+        Override(f"{ROLLOUT}.name", "vllm", FIXED),
+        Override(f"{ROLLOUT}.n", request.samples, "workload.samples_per_prompt"),
+        Override(f"{ROLLOUT}.temperature", request.get("training.temperature", 1.0), "training.temperature"),
+        Override(f"{ROLLOUT}.dtype", request.dtype, "training.precision"),
+        Override(f"{ROLLOUT}.tensor_model_parallel_size", layout.tp, PLANNED),
+        Override(f"{ROLLOUT}.data_parallel_size", layout.engine_dp, PLANNED),
+        Override(f"{ROLLOUT}.expert_parallel_size", layout.ep, PLANNED),
+        Override(f"{ROLLOUT}.pipeline_model_parallel_size", layout.pp, PLANNED),
+        Override(f"{ROLLOUT}.gpu_memory_utilization", layout.memory_fraction, PLANNED),
+        Override(f"{ROLLOUT}.max_num_seqs", layout.max_sequences, PLANNED),
+        Override(f"{ROLLOUT}.max_num_batched_tokens", layout.batched_tokens, PLANNED),
+        Override(f"{ROLLOUT}.max_model_len", request.max_prompt_tokens + request.max_response_tokens, "workload"),
+        Override(f"{ROLLOUT}.free_cache_engine", layout.offload and not alone, PLANNED),
+        Override(f"{ROLLOUT}.calculate_log_probs", True, FIXED),
+        Override(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True, PLANNED),
+        Override(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", budget, PLANNED),
+        Override(f"{ROLLOUT}.seed", plan.seed, "--seed"),
+    ]
+    if request.lora_rank:
+        # FSDP2 gathers adapters layer by layer only; vLLM must then hold the base weights from the start.
+        settings += [
+            Override(f"{ROLLOUT}.load_format", "safetensors", "training.lora_rank"),
+            Override(f"{ROLLOUT}.layered_summon", True, "training.lora_rank"),
+        ]
+    return settings
+
+
+def _reference(request: Request, parts: Parts) -> list[Override]:
+    if parts.reference is None or parts.reference_in_actor:
+        return []
+    layout = parts.reference.layout
+    engine = engine_settings(f"{REFERENCE}.fsdp_config", parts.reference, request, seed=0)
+    return [
+        Override(f"{REFERENCE}.log_prob_use_dynamic_bsz", True, PLANNED),
+        Override(f"{REFERENCE}.log_prob_max_token_len_per_gpu", layout.token_budget, PLANNED),
+        Override(f"{REFERENCE}.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        *[setting for setting in engine if not setting.key.endswith((".seed", ".optimizer_offload"))],
+        # verl loads in fp32 unless told otherwise; frozen weights need no master copy.
+        Override(f"{REFERENCE}.fsdp_config.model_dtype", request.dtype, "training.precision"),
+    ]
+
+
+def _critic(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+    if parts.critic is None:
+        return []
+    layout = parts.critic.layout
+    return [
+        Override("critic.strategy", "fsdp2", FIXED),
+        Override("critic.model.path", request.model_path("critic", "weights"), "models.critic.weights"),
+        Override("critic.model.tokenizer_path", request.model_path("critic", "tokenizer"), "models.critic.tokenizer"),
+        Override("critic.model.use_remove_padding", True, FIXED),
+        Override("critic.model.enable_gradient_checkpointing", layout.recompute == "full", PLANNED),
+        Override("critic.model.enable_activation_offload", layout.offload_activations, PLANNED),
+        Override("critic.ppo_mini_batch_size", request.prompts // request.minibatches, "workload.minibatches_per_step"),
+        Override("critic.ppo_epochs", request.get("training.epochs_per_batch", 1), "training.epochs_per_batch"),
+        Override("critic.use_dynamic_bsz", True, PLANNED),
+        Override("critic.ppo_max_token_len_per_gpu", layout.token_budget, PLANNED),
+        Override("critic.forward_max_token_len_per_gpu", layout.token_budget, PLANNED),
+        # The V1 trainer reads this key, which no YAML file has, for training and values alike.
+        Override("critic.ppo_infer_max_token_len_per_gpu", layout.token_budget, PLANNED, add=True),
+        Override("critic.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override("critic.data_loader_seed", plan.seed, "--seed"),
+        *engine_settings("critic.fsdp", parts.critic, request, plan.seed),
+    ]
+
+
+def _reward(request: Request, parts: Parts) -> list[Override]:
+    settings: list[Override] = []
+    function = request.get("reward.function")
+    if function is not None:
+        path, _, name = str(function).rpartition(":")
+        anchored_path = Request({"reward": {"file": path}}).file("reward.file")
+        nodes = parts.actor.mesh.nodes + (parts.rollout.mesh.nodes if parts.rollout.mesh != parts.actor.mesh else 0)
+        settings += [
+            Override("reward.custom_reward_function.path", anchored_path, "reward.function"),
+            Override("reward.custom_reward_function.name", name, "reward.function"),
+            Override(
+                "reward.num_workers", request.get("reward.workers_per_node", 8) * nodes, "reward.workers_per_node"
+            ),
+        ]
+    if parts.reward is None:
+        return [*settings, Override(f"{REWARD}.enable", False, "models.reward")]
+    mesh = parts.reward.mesh
+    own_pool = mesh != parts.actor.mesh
+    settings += [
+        Override(f"{REWARD}.enable", True, "models.reward"),
+        Override(f"{REWARD}.enable_resource_pool", own_pool, PLANNED),
+        Override(f"{REWARD}.nnodes", mesh.nodes, PLANNED),
+        Override(f"{REWARD}.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override(f"{REWARD}.model_path", request.model_path("reward", "weights"), "models.reward.weights"),
+        Override(f"{REWARD}.rollout.name", "vllm", FIXED),
+        Override(f"{REWARD}.rollout.tensor_model_parallel_size", server_tp(parts.reward), PLANNED),
+        # With a pool of its own nothing wakes the server, so it must never sleep.
+        Override(f"{REWARD}.rollout.free_cache_engine", not own_pool, FIXED),
+    ]
+    if own_pool:
+        settings.append(Override(f"{REWARD}.rollout.gpu_memory_utilization", OWN_POOL_MEMORY_FRACTION, PLANNED))
+    return settings
+
+
+def server_tp(part: Sharded) -> int:
+    """Return the tensor parallel degree of the vLLM server that holds a reward model planned as a sharded pass.
+
+    A pass that shards its weights over a group becomes a server over as many GPUs, at most a node's.
+    """
+    layout, mesh = part.layout, part.mesh
+    if layout.tp > 1:
+        return layout.tp
+    group = (layout.shard_size or mesh.gpus) if layout.zero == 3 else 1
+    return max(n for n in range(1, mesh.gpus_per_node + 1) if mesh.gpus_per_node % n == 0 and n <= group)
+
+
+def _trainer(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+    mesh: Mesh = parts.actor.mesh
+    steps: Value = request.setting("training.total_steps")
+    testing = request.get("training.test_every") if request.get("data.val") is not None else None
+    return [
+        Override("trainer.nnodes", mesh.nodes, PLANNED),
+        Override("trainer.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override("trainer.total_training_steps", steps, "training.total_steps"),
+        Override("trainer.total_epochs", steps, "training.total_steps"),  # an epoch has a step or more
+        Override("trainer.save_freq", request.get("training.save_every", -1), "training.save_every"),
+        Override("trainer.test_freq", testing or -1, "training.test_every"),
+        Override("trainer.val_before_train", testing is not None, "training.test_every"),
+        Override("trainer.logger", ("console", "file"), FIXED),
+        Override("trainer.project_name", "rpegc", FIXED),
+        Override("trainer.experiment_name", slug(plan.name), "name"),
+        Override("trainer.default_local_dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/checkpoints'"), FIXED),
+        Override("trainer.resume_mode", "auto", FIXED),
+        Override("hydra.run.dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/hydra'"), FIXED),
+    ]

@@ -1,0 +1,68 @@
+"""Attach how stages may be split: the layout domain of each GPU stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rpegc.errors import InputError
+from rpegc.ir.graph import Graph, Scalar, Stage
+from rpegc.rewrite import Context, ModelFacts
+
+TILES: Mapping[str, tuple[str, Callable[[int, ModelFacts], bool]]] = {
+    "tp": ("must divide the heads", lambda value, model: model.heads % value == 0),
+    "ulysses": ("must divide the heads", lambda value, model: model.heads % value == 0),
+    "pp": ("needs a layer for each part", lambda value, model: value <= model.layers),
+    "vpp": ("needs a layer for each part", lambda value, model: value <= model.layers),
+    "ep": ("must divide the experts", lambda value, model: model.experts % value == 0 if model.experts else value == 1),
+    "etp": ("needs experts", lambda value, model: model.experts > 0 or value == 1),
+}
+"""Degrees that the model alone limits, each with its law. What depends on the mesh is left to the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelize:
+    """Attach to each GPU stage the values of each layout field that space, target and model have in common.
+
+    Law: only domains are added, so no rewrite is recorded. A dense model has no experts to split: `ep` and `etp` are 1
+    whatever the space lists. Raises `InputError` if the space lists no value that is left.
+    """
+
+    name: ClassVar[str] = "parallelize"
+    semantics: ClassVar[str] = "exact"
+
+    def alternatives(self, graph: Graph, context: Context) -> tuple[Graph, ...]:
+        """Return the one graph with domains."""
+        stages = tuple(
+            replace(stage, layouts=_domain(stage, context)) if stage.op.on_gpus else stage for stage in graph.stages
+        )
+        return (replace(graph, stages=stages),)
+
+
+def _domain(stage: Stage, context: Context) -> tuple[tuple[str, tuple[Scalar, ...]], ...]:
+    fields = sorted(field for op, field in context.space if op == stage.op.value)
+    return tuple((field, _values(stage, field, context)) for field in fields)
+
+
+def _values(stage: Stage, field: str, context: Context) -> tuple[Scalar, ...]:
+    model = context.models[stage.model]
+    if field in ("ep", "etp") and model.experts == 0:
+        return (1,)
+    key = (stage.op.value, field)
+    listed = tuple(dict.fromkeys(context.space[key]))
+    accepted = context.capabilities.field_values.get(key, listed)
+    both = tuple(value for value in listed if value in accepted)
+    law, tiles = TILES.get(field, ("", lambda value, model: True))
+    left = tuple(value for value in both if not isinstance(value, int) or tiles(value, model))
+    if not left:
+        why = f"{context.capabilities.name} accepts {_listing(accepted)}"
+        if both:
+            why = f"{field} {law} of {model.architecture} ({model.heads} heads, {model.layers} layers)"
+        message = f"stage `{stage.name}`: the search space lists {field} in {_listing(listed)}, but {why}"
+        raise InputError(message, stage.position)
+    return left
+
+
+def _listing(values: tuple[Scalar, ...]) -> str:
+    return ", ".join(str(value) for value in values)

@@ -1,0 +1,71 @@
+"""Attach where stages may sit: one variant for each way in which the target can place them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from passes.homes import homes_of
+from passes.vocabulary import fired, publications
+from rpegc.ir.graph import Graph
+from rpegc.rewrite import Context
+from rpegc.target import PlacementPattern
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Attach the mesh tree, the launch mode and each GPU stage's domain of meshes, once per pattern that fits.
+
+    Law: only places are added. A graph that no pattern fits has no alternative; `misfits` says why. Patterns that
+    differ only in meshes that no stage of this graph may use are one: the first is kept.
+    """
+
+    name: ClassVar[str] = "place"
+    semantics: ClassVar[str] = "exact"
+
+    def alternatives(self, graph: Graph, context: Context) -> tuple[Graph, ...]:
+        """Return one placed graph for each pattern that fits, in the target's order."""
+        placed: dict[object, Graph] = {}
+        for pattern in context.capabilities.placements:
+            if next(misfits(graph, pattern), None) is None:
+                alternative = self._placed(graph, pattern)
+                placed.setdefault(_used_places(alternative), alternative)
+        return tuple(placed.values())
+
+    def _placed(self, graph: Graph, pattern: PlacementPattern) -> Graph:
+        stages = tuple(
+            replace(stage, meshes=homes_of(pattern, stage)) if stage.op.on_gpus else stage for stage in graph.stages
+        )
+        placed = replace(graph, stages=stages, tree=pattern.parents, mode=pattern.mode)
+        return placed.recorded(self.name, self.semantics, pattern.name)
+
+
+def _used_places(graph: Graph) -> tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the mode, the tree of meshes that stages may use (renumbered), and each stage's meshes in it."""
+    used = {0}
+    for stage in graph.stages:
+        for node in stage.meshes:
+            while node not in used:
+                used.add(node)
+                node = graph.tree[node]
+    number = {node: place for place, node in enumerate(sorted(used))}
+    tree = tuple(number[graph.tree[node]] for node in sorted(used))
+    return graph.mode, tree, tuple(tuple(number[node] for node in stage.meshes) for stage in graph.stages)
+
+
+def misfits(graph: Graph, pattern: PlacementPattern) -> Iterator[str]:
+    """Yield, in sentences, what keeps a graph from a placement pattern; nothing if it fits."""
+    low, high = pattern.weight_distance
+    for edge, distance in publications(graph):
+        if not low <= distance <= high:
+            yield f"`{edge.target}` uses weights of distance {distance}, `{pattern.name}` supports {low} to {high}"
+    for name in pattern.requires:
+        if not fired(graph, name):
+            yield f"`{pattern.name}` requires the rewrite {name}"
+    for name in pattern.forbids:
+        if fired(graph, name):
+            yield f"`{pattern.name}` cannot express the rewrite {name}"
+    for stage in graph.stages:
+        if stage.op.on_gpus and not homes_of(pattern, stage):
+            yield f"`{pattern.name}` has no place for `{stage.name}` ({stage.op.value} of {stage.model})"

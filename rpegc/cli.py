@@ -1,0 +1,127 @@
+"""The command line: verbs and their options, no logic. Exit codes: 0 done, 2 wrong input, 3 nothing fits, 4 our fault.
+
+Heavy modules are imported inside the verbs, so that `rpegc --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rpegc import __version__
+from rpegc.errors import RpegcError
+
+app = typer.Typer(
+    name="rpegc",
+    help="Plan RL post-training: a pipeline in YAML becomes a priced, proven plan and the scripts that launch it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+PipelineArgument = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE", show_default=False)]
+FolderArgument = Annotated[Path, typer.Argument(help="A compiled folder, or its plan.json.", show_default=False)]
+SpaceOption = Annotated[str, typer.Option("--space", help="Search space: quick, default or exhaustive.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command("compile")
+def compile_command(
+    pipeline: PipelineArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write.", show_default="out/<name>")
+    ] = None,
+    space: SpaceOption = "default",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the solver.")] = 0,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="Gap at which a plan counts as proven.")] = 0.01,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best plan and write it with its launch scripts."""
+    from rpegc.compiler import Options, compile_to_folder
+    from rpegc.report.terminal import console, summary
+
+    options = Options(space=space, seed=seed, tolerance=tolerance)
+    with console(stderr=True).status("reading") as status:
+        plan, folder = compile_to_folder(pipeline, output, options, status.update)
+    if as_json:
+        sys.stdout.write(plan.to_json())
+    else:
+        summary(plan, str(folder), console())
+
+
+@app.command("check")
+def check_command(pipeline: PipelineArgument) -> None:
+    """Read a pipeline and everything it names; say what is wrong, if anything."""
+    from rpegc.queries import check_file
+
+    for line in check_file(pipeline):
+        typer.echo(line)
+
+
+@app.command("show")
+def show_command(
+    pipeline: PipelineArgument,
+    variants: Annotated[bool, typer.Option("--variants", help="Every structure that the passes make.")] = False,
+    work_depth: Annotated[
+        bool, typer.Option("--work-depth", help="Work and depth of each stage and the step.")
+    ] = False,
+) -> None:
+    """Print the RPEG of a pipeline as text."""
+    from rpegc.queries import show_file, work_depth_file
+
+    typer.echo(work_depth_file(pipeline) if work_depth else show_file(pipeline, variants), nl=False)
+
+
+@app.command("inspect")
+def inspect_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Show a compiled plan: what was chosen, what it costs, how sure that is, what to run next."""
+    from rpegc.plan import read_plan
+    from rpegc.report.terminal import console, render
+
+    plan = read_plan(folder)
+    if as_json:
+        sys.stdout.write(plan.to_json())
+    else:
+        render(plan, str(folder.parent if folder.name == "plan.json" else folder), console())
+
+
+@app.command("list")
+def list_command(
+    what: Annotated[str, typer.Argument(help="models, hardware, presets, passes, backends, spaces or sites.")],
+    as_json: JsonOption = False,
+) -> None:
+    """List what this version knows."""
+    from rpegc.queries import known
+
+    names = known(what)
+    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
+@app.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of pipeline files, for editors."""
+    from rpegc.frontend.schema import pipeline_json_schema
+
+    typer.echo(json.dumps(pipeline_json_schema(), indent=2))
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Run the command line; sort errors by what the reader can do, without a traceback for theirs."""
+    try:
+        app()
+    except RpegcError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        raise SystemExit(130) from None

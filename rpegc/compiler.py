@@ -1,0 +1,231 @@
+"""The composition root: reads like the picture of the house.
+
+pipeline.yaml -> RPEG -> passes -> variants -> price tables -> problems -> best plan -> launch files
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import backends
+import passes
+import search_spaces
+from rpegc.cost.work import WorkContext, stage_works
+from rpegc.emit import Backend, EmittedFile, check_replaceable, replace_folder
+from rpegc.errors import InputError, NothingFits
+from rpegc.frontend.expand import expand
+from rpegc.frontend.load import load_pipeline
+from rpegc.frontend.pipeline import Pipeline
+from rpegc.hardware import Machine
+from rpegc.ir.graph import Graph
+from rpegc.ir.text import print_graph
+from rpegc.ir.verify import verify
+from rpegc.plan import Plan, Target
+from rpegc.rewrite import Context, run_passes
+from rpegc.search.assemble import Request, assemble
+from rpegc.search.build import build
+from rpegc.search.choose import Outcome, Solver, Variant, choose
+from rpegc.search.diagnose import find_overflow, no_layout
+from rpegc.search.facts import stage_facts
+from rpegc.search.meshes import mesh_menu
+from rpegc.search.pairs import sync_prices
+from rpegc.search.problem import Limit, Template
+from rpegc.search.solve_ilp import solve as solve_ilp
+from rpegc.search.tabulate import TableCache, tabulate
+from rpegc.target import MeshClass
+
+LARGEST_CLUSTER_TRIED = 4096
+"""Nodes up to which a smallest cluster is looked for when nothing fits."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver."""
+
+    space: str = "default"
+    seed: int = 0
+    tolerance: float = 0.01
+    solver: Solver = solve_ilp
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that stays the same while variants are priced and solved."""
+
+    pipeline: Pipeline
+    backend: Backend
+    machine: Machine
+    nodes: int
+    space: search_spaces.Space
+    context: Context
+    work: WorkContext
+    options: Options
+
+    @property
+    def capacities_bytes(self) -> tuple[float, float]:
+        """Memory of one GPU and of one node's host."""
+        return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
+
+    @property
+    def meshes(self) -> tuple[MeshClass, ...]:
+        """The mesh classes of the space."""
+        return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
+
+
+def compile_to_folder(
+    path: Path, folder: Path | None, options: Options, progress: Progress = lambda _: None
+) -> tuple[Plan, Path]:
+    """Compile a pipeline file and write the plan with its launch files, all or nothing; return both."""
+    pipeline = load_pipeline(path)
+    folder = folder or Path("out") / pipeline.name
+    check_replaceable(folder)
+    plan = compile_pipeline(pipeline, options, progress)
+    progress("writing")
+    replace_folder(plan_files(plan, pipeline.site), folder)
+    return plan, folder
+
+
+def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = lambda _: None) -> Plan:
+    """Return the best plan of a pipeline. Raises InputError, MissingPiece or NothingFits."""
+    setting = setting_of(pipeline, options)
+    progress("rewriting")
+    graphs = structures(setting)
+    outcome = search(setting, graphs, progress)
+    if outcome.winner is None:
+        raise _nothing_fits(setting, graphs, outcome)
+    return _plan(setting, outcome)
+
+
+def plan_files(plan: Plan, site: str) -> dict[str, EmittedFile]:
+    """Return every file of a compiled folder by relative path."""
+    files = {
+        "plan.json": EmittedFile(plan.to_json().encode()),
+        "pipeline.rpeg": EmittedFile(print_graph(plan.graph).encode()),
+    }
+    return files | dict(backends.backend(plan.target.name).emit(plan, site))
+
+
+def setting_of(pipeline: Pipeline, options: Options) -> Setting:
+    """Gather what a pipeline and options say into one setting."""
+    backend = backends.backend(pipeline.spec.target)
+    capabilities = backend.capabilities()
+    space = search_spaces.load_space(options.space)
+    workload = pipeline.workload_facts()
+    models = pipeline.model_facts()
+    work = WorkContext(
+        architectures=pipeline.architectures,
+        prompts=workload.prompts_per_step,
+        samples_per_prompt=workload.samples_per_prompt,
+        minibatches=workload.minibatches_per_step,
+        epochs=workload.epochs_per_batch,
+        prompt_tokens=pipeline.prompt_lengths(),
+        response_tokens=pipeline.response_lengths(),
+        lora_ranks={role: facts.lora_rank for role, facts in models.items()},
+        framework=capabilities.name,
+        engine_class=capabilities.engine_class,
+    )
+    context = Context(models, workload, pipeline.allowance(), space.values, capabilities)
+    return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
+
+
+def structures(setting: Setting) -> tuple[Graph, ...]:
+    """Run the passes and return every structure that the target can express."""
+    graphs = run_passes(passes.default_passes(), expand(setting.pipeline), setting.context, verify)
+    if not graphs:
+        names = ", ".join(pattern.name for pattern in setting.context.capabilities.placements)
+        message = f"target {setting.backend.name} has no placement for this pipeline (it knows {names})"
+        raise InputError(message, setting.pipeline.position("target"))
+    return graphs
+
+
+def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lambda _: None) -> Outcome:
+    """Price and solve the structures; the outcome's winner is None if nothing fits."""
+    cache = TableCache()
+    progress("pricing")
+    variants = tuple(variant_of(setting, graph, cache) for graph in graphs)
+    progress("searching")
+    limit = Limit(tolerance=setting.options.tolerance)
+    gain = setting.context.allow.minimum_gain
+    return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
+
+
+def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
+    """Price every layout of one structure and build its integer problem."""
+    machine, rules = setting.machine, setting.context.capabilities.rules
+    works = stage_works(graph, setting.work)
+    facts = {s.name: stage_facts(works[s.name], setting.work, machine) for s in graph.stages if s.op.on_gpus}
+    tables = tabulate(graph, works, facts, rules, setting.meshes, machine, cache)
+    for stage in graph.stages:
+        if stage.op.on_gpus and not tables.cells[stage.name]:
+            raise no_layout(stage, setting.meshes, facts[stage.name], rules.get(stage.op.value, ()))
+    homes = {stage.name: stage.meshes for stage in graph.stages if stage.op.on_gpus}
+    problem = build(
+        graph,
+        tables,
+        sync_prices(graph, tables, works, machine),
+        setting.backend.ties_for(graph),
+        (Template(graph.tree, homes),),
+        MeshClass(setting.nodes, machine.gpus_per_node),
+        setting.capacities_bytes,
+    )
+    return Variant(graph, tables, problem)
+
+
+def _plan(setting: Setting, outcome: Outcome) -> Plan:
+    pipeline, capabilities = setting.pipeline, setting.context.capabilities
+    assert outcome.winner is not None, "a plan needs a winner"
+    request = Request(
+        name=pipeline.name,
+        pipeline=pipeline.resolved(),
+        seed=setting.options.seed,
+        target=Target(capabilities.name, capabilities.version),
+        objective=pipeline.spec.objective,
+        space=setting.space.name,
+        machine=setting.machine,
+        nodes=setting.nodes,
+        work_context=setting.work,
+        works=stage_works(outcome.winner.variant.graph, setting.work),
+        capacities_bytes=setting.capacities_bytes,
+        meshes=len(setting.meshes),
+        tolerance=setting.options.tolerance,
+    )
+    return assemble(request, outcome)
+
+
+def _nothing_fits(setting: Setting, graphs: tuple[Graph, ...], outcome: Outcome) -> NothingFits:
+    """Name the term that breaks the machine and the smallest change found that would fit."""
+    variant = outcome.attempts[0].variant
+    overflow = find_overflow(variant.graph, variant.tables, setting.capacities_bytes)
+    message = f"no plan of {setting.pipeline.name} fits {setting.nodes} nodes of {setting.machine.name}"
+    nodes = _smallest_cluster(setting, graphs)
+    change = (
+        f"cluster.nodes: {nodes}" if nodes else "more nodes alone do not help: a smaller model or shorter responses"
+    )
+    return NothingFits(message, overflow.sentence, change)
+
+
+def _smallest_cluster(setting: Setting, graphs: tuple[Graph, ...]) -> int | None:
+    """Return the smallest number of nodes on which some plan fits: doubling, then bisection, on the quick space."""
+    options = replace(setting.options, space="quick", tolerance=0.9)
+    quick = setting_of(setting.pipeline, options)
+    graphs = structures(quick)[:1]
+
+    def fits(nodes: int) -> bool:
+        try:
+            return search(replace(quick, nodes=nodes), graphs).winner is not None
+        except InputError:
+            return False
+
+    low, high = setting.nodes, setting.nodes * 2
+    while not fits(high):
+        low, high = high, high * 2
+        if high > LARGEST_CLUSTER_TRIED:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

@@ -1,0 +1,169 @@
+"""Device memory of train and forward stages, per GPU, at the longest lengths and full token budgets.
+
+`weights` and `resident` bytes stay while other stages run on the GPU; `working` bytes live only during the stage. An
+offloaded state is working memory here and host memory in `rpegc.cost.host_memory`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rpegc.cost.constants import (
+    ADAM_BYTES,
+    FRAGMENTATION_SHARE,
+    FRAMEWORK_BYTES,
+    GATHERED_LAYERS,
+    GRADIENT_BYTES,
+    MEMORY_ROWS,
+)
+from rpegc.cost.model_state import LocalParameters, updated_parameters
+from rpegc.cost.step_shape import StepShape
+from rpegc.cost.table import MemoryTerm
+from rpegc.target import FloatArray
+
+VERL_LINEAR_WORKLOAD = 24576.0
+"""verl packs micro-batches of equal workload s (24576 + s) (utils/seqlen_balancing.py of verl 0.9.1, calculate_workload)."""
+
+
+def device_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm, ...]:
+    """Return the memory terms on one GPU, bytes per layout."""
+    tokens = peak_tokens(shape)
+    stay = ~shape.offload_parameters & (not shape.streams_weights)
+    weights = weight_bytes(shape) * local.total / np.where(shape.fully_sharded, shape.shard, 1.0)
+    onload = np.where(shape.offload_parameters & (not shape.streams_weights), weights, 0.0)
+    terms = [
+        MemoryTerm("weights", np.where(stay, weights, 0.0), "weights", "spec", _weights_source(shape)),
+        MemoryTerm("weights_onloaded", onload, "working", "spec", "offloaded weights while the stage runs"),
+    ]
+    if shape.training:
+        terms += _training_states(shape, local)
+    working = {
+        "gathered_weights": (gathered_bytes(shape, local), "spec", "weights gathered for use (FSDP2); " + MEMORY_ROWS),
+        "activations": (activation_bytes(shape, tokens), "fitted", MEMORY_ROWS),
+        "logits": (logit_bytes(shape, tokens), *_logit_source(shape)),
+    }
+    terms += [MemoryTerm(name, value, "working", known, source) for name, (value, known, source) in working.items()]
+    slack = FRAGMENTATION_SHARE.value * sum((value for value, _, _ in working.values()), start=np.zeros(shape.rows))
+    terms.append(
+        MemoryTerm("fragmentation", slack, "working", FRAGMENTATION_SHARE.provenance, FRAGMENTATION_SHARE.source)
+    )
+    return (*terms, _framework(shape))
+
+
+def peak_tokens(shape: StepShape) -> FloatArray:
+    """Return the most tokens that one GPU holds of one micro-batch.
+
+    A packed micro-batch fills its budget, and holds the longest sequence; a counted one holds that many of the longest.
+    verl packs by workload, so a micro-batch of short sequences exceeds the mean token count by the ratio of workloads.
+    """
+    longest = shape.work.max_tokens / shape.sequence_ranks
+    per_rank = np.ceil(shape.sequences_per_update / shape.dp)
+    budget = shape.token_budget
+    if shape.work.framework == "verl":
+        mean = shape.work.mean_tokens
+        budget = budget * (VERL_LINEAR_WORKLOAD + shape.span) / (VERL_LINEAR_WORKLOAD + mean)
+    packed = np.maximum(np.minimum(budget, per_rank * longest), longest)
+    counted = np.minimum(np.maximum(shape.micro_batch, 1.0), per_rank) * longest
+    return np.where(shape.token_budget > 0, packed, counted)
+
+
+def weight_bytes(shape: StepShape) -> FloatArray:
+    """Return the bytes per weight that a GPU keeps: FP32 shards of a fully sharded trained model, else BF16."""
+    keeps_master = shape.fully_sharded & (shape.work.trained or shape.training)
+    return np.where(keeps_master, shape.constants.master_bytes.value, 2.0)
+
+
+def gathered_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
+    """Return the bytes of unsharded weights and gradients.
+
+    ZeRO 3: two layers and both ends in BF16, and one layer's FP32 gradients. ZeRO 2 keeps every layer from forward to
+    backward. A pipeline keeps its stage's BF16 weights and FP32 gradients between micro-batches.
+    """
+    a = shape.architecture
+    ends = (
+        a.parameters_with_head(shape.work.head) - a.parameters_with_head("none") + a.embedding_parameters
+    ) / shape.tp
+    layer = np.maximum(local.total - ends, 0.0) / shape.stage_layers
+    by_layer = 2.0 * (GATHERED_LAYERS.value * layer + ends)
+    everything = 2.0 * local.total
+    whole = np.where(shape.zero == 2, np.maximum(everything, by_layer), by_layer)
+    gradient = GRADIENT_BYTES.value if shape.training else 0.0
+    trained_share = local.trained / local.total
+    one_layer = gradient * layer * trained_share
+    pipelined = everything + gradient * local.trained
+    return np.where(shape.fully_sharded, np.where(shape.pp > 1, pipelined, whole + one_layer), 0.0)
+
+
+def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
+    """Return the bytes of activations at the peak.
+
+    Recompute full: 2 B T H per layer kept (unless offloaded), and the layer being recomputed (22 B per token and MLP
+    channel). Recompute none: 2 B T (5 H + 2 (h + kv) d + 3 I) per layer; selective keeps a share of it. A pipeline
+    stage holds min(pp, micro-batches) of them. A pass without backward holds one layer's.
+    """
+    a = shape.architecture
+    split = np.where(shape.sequence_parallel, shape.tp, 1.0)
+    dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
+    routed = a.experts_per_token
+    widest = max(
+        a.intermediate if a.dense_layers else 0,
+        (routed * (a.hidden + a.expert_intermediate) + a.shared_intermediate) if a.moe_layers else 0,
+    )
+    one_layer = shape.constants.mlp_memory.value * tokens * widest / shape.tp
+    if not shape.training:
+        return 0.5 * one_layer + 4.0 * tokens * a.hidden / split
+    in_flight = np.minimum(shape.pp, shape.micro_batches) * shape.stage_layers
+    kept = 2.0 * tokens * a.hidden / split * np.where(shape.offload_activations, 2.0, in_flight)
+    mlp = dense * 3.0 * a.intermediate + moe * (
+        routed * (2.0 * a.hidden + 3.0 * a.expert_intermediate) + 3.0 * a.shared_intermediate
+    )
+    per_token = 5.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + mlp) / shape.tp
+    share = np.where(shape.recompute_selective, shape.constants.selective_memory.value, 1.0)
+    everything = 2.0 * tokens * per_token * in_flight * share
+    return np.where(shape.recompute_full, kept + one_layer, everything)
+
+
+def logit_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
+    """Return the bytes of logits and what the loss keeps of them: bytes per logit times T V / tp."""
+    if shape.work.head != "logits":
+        return np.zeros(shape.rows)
+    c = shape.constants
+    each = c.logit_memory_train.value if shape.training else c.logit_memory_forward.value
+    return each * tokens * shape.architecture.vocabulary / shape.tp
+
+
+def _training_states(shape: StepShape, local: LocalParameters) -> list[MemoryTerm]:
+    """Gradients and optimizer state. FSDP frees gradients after the stage; Megatron keeps their buffer."""
+    sharded = shape.fully_sharded
+    gradients = GRADIENT_BYTES.value * local.trained / np.where(sharded, shape.shard, 1.0)
+    keeps = ~sharded & ~shape.offload_parameters
+    per_weight = ADAM_BYTES.value + np.where(sharded, 0.0, 4.0)  # beside BF16 weights stands an FP32 master copy
+    optimizer = per_weight * updated_parameters(shape, local)
+    offloaded = shape.offload_optimizer
+    source = "two FP32 moments, and an FP32 master copy where weights are BF16"
+    return [
+        MemoryTerm("gradients", np.where(keeps, 0.0, gradients), "working", "spec", GRADIENT_BYTES.source),
+        MemoryTerm("gradient_buffer", np.where(keeps, gradients, 0.0), "resident", "spec", GRADIENT_BYTES.source),
+        MemoryTerm("optimizer", np.where(offloaded, 0.0, optimizer), "resident", "spec", source),
+        MemoryTerm("optimizer_onloaded", np.where(offloaded, optimizer, 0.0), "working", "spec", source),
+    ]
+
+
+def _framework(shape: StepShape) -> MemoryTerm:
+    """Context and workspaces of the process: the training stage keeps them; its own forward passes share them."""
+    value = 0.0 if shape.work.trained and not shape.training else FRAMEWORK_BYTES.value
+    residence = "resident" if shape.training else "working"
+    figure = FRAMEWORK_BYTES
+    return MemoryTerm("framework", np.full(shape.rows, value), residence, figure.provenance, figure.source)
+
+
+def _weights_source(shape: StepShape) -> str:
+    if shape.streams_weights:
+        return "verl keeps models that only run forward in host memory (workers/engine/fsdp/transformer_impl.py)"
+    return "FP32 shards of trained models (FSDP2), BF16 otherwise"
+
+
+def _logit_source(shape: StepShape) -> tuple[str, str]:
+    c = shape.constants
+    figure = c.logit_memory_train if shape.training else c.logit_memory_forward
+    return figure.provenance, figure.source

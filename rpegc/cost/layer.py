@@ -1,0 +1,172 @@
+"""Computation of one layer on one GPU for one micro-batch: matrix products, attention, element-wise work, experts.
+
+Each function returns seconds (forward, backward), one element per layout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rpegc.cost.constants import (
+    ATTENTION_BACKWARD,
+    ELEMENTWISE_BACKWARD,
+    GROUPED_GEMM_HALF_ROWS,
+    GROUPED_GEMM_SHARE,
+    KERNEL_LAUNCH_S,
+    KERNELS_PER_LAYER,
+    KERNELS_PER_MOE_LAYER,
+    PERMUTE_BYTES,
+    attention_asymptote,
+)
+from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds, gemm_seconds
+from rpegc.cost.step_shape import StepShape
+from rpegc.target import FloatArray
+
+Seconds = tuple[FloatArray, FloatArray]
+
+
+def linear_shapes(shape: StepShape) -> tuple[tuple[float, FloatArray, FloatArray], ...]:
+    """Return (occurrences per layer, output width, input width) of a layer's dense matrices as one GPU holds them.
+
+    Tensor parallelism splits the outputs of qkv and of the MLP's first matrices, the inputs of the others. A model of
+    mixed layers counts each kind by its share.
+    """
+    a, tp = shape.architecture, shape.tp
+    hidden = np.full(shape.rows, float(a.hidden))
+    dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
+    shapes = [
+        (1.0, (a.heads + 2 * a.kv_heads) * a.head_dim / tp, hidden),
+        (1.0, hidden, a.heads * a.head_dim / tp),
+    ]
+    for share, width in ((dense, a.intermediate), (moe, a.shared_intermediate)):
+        if share > 0 and width > 0:
+            shapes += [(share, (a.mlp_matrices - 1) * width / tp, hidden), (share, hidden, width / tp)]
+    return tuple(shapes)
+
+
+def gemm(shape: StepShape) -> Seconds:
+    """Matrix products of attention projections and dense MLPs: 2 m n k at the curve of the GPU's GEMM.
+
+    Backward = the input's gradient (m, k, n) and the weight's (n, k, m); adapters leave the latter out.
+    """
+    forward, backward = np.zeros(shape.rows), np.zeros(shape.rows)
+    for share, width, depth in linear_shapes(shape):
+        forward += share * gemm_seconds(shape.machine, shape.tokens, width, depth)
+        if shape.training:
+            backward += share * gemm_seconds(shape.machine, shape.tokens, depth, width)
+            if not shape.work.lora_rank:
+                backward += share * gemm_seconds(shape.machine, width, depth, shape.tokens)
+    return forward, backward
+
+
+def attention(shape: StepShape) -> Seconds:
+    """Fused causal attention: 4 heads * head_dim FLOP per token and attended position, of which each GPU has 1/tp.
+
+    Context and Ulysses parallelism split the tokens (or the heads) of longer micro-batches: the work per token stays.
+    """
+    a = shape.architecture
+    forward = attention_forward_seconds(
+        shape.machine,
+        shape.tokens,
+        a.heads / shape.tp,
+        a.head_dim,
+        shape.context,
+        kv_heads=a.kv_heads / shape.tp,
+        asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
+    )
+    return forward, forward * ATTENTION_BACKWARD.value * shape.training
+
+
+def elementwise(shape: StepShape) -> Seconds:
+    """Norms, rotary embedding, activation, residuals: 2 (10 H/sp + 2 (h + kv) d/tp + c I/tp) bytes per token.
+
+    c = 3 for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
+    The framework multiplies the traffic.
+    """
+    a, tp = shape.architecture, shape.tp
+    split = np.where(shape.sequence_parallel, tp, 1.0)
+    channels = 3.0 if a.mlp_matrices == 3 else 2.0
+    dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
+    width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
+    per_token = 2.0 * (10.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + channels * width) / tp)
+    traffic = per_token * shape.tokens * shape.constants.elementwise.value
+    forward = elementwise_seconds(shape.machine, traffic)
+    return forward, forward * ELEMENTWISE_BACKWARD.value * shape.training
+
+
+def adapters(shape: StepShape) -> Seconds:
+    """Low-rank adapters beside every dense matrix: reads the input, adds to the output (2 (in + 2 out) bytes a token).
+
+    The framework multiplies the traffic (0.58 fused; 11.4 as separate FP32 modules).
+    """
+    if not shape.work.lora_rank:
+        return np.zeros(shape.rows), np.zeros(shape.rows)
+    per_token = sum(share * 2.0 * (depth + 2.0 * width) for share, width, depth in linear_shapes(shape))
+    traffic = per_token * shape.tokens * shape.constants.lora_traffic.value
+    forward = elementwise_seconds(shape.machine, traffic)
+    return forward, 2.0 * forward * shape.training
+
+
+def experts(shape: StepShape) -> Seconds:
+    """Grouped matrix products of the routed experts, averaged over all layers.
+
+    A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts; the asymptote is
+    0.79 of the dense one, reached by half at 532 rows per expert. Never quicker than reading the experts' weights.
+    """
+    a = shape.architecture
+    if not a.experts:
+        return np.zeros(shape.rows), np.zeros(shape.rows)
+    accelerator = shape.machine.accelerator
+    routed = shape.tokens / shape.tp * a.experts_per_token * shape.etp
+    width = a.expert_intermediate / shape.etp
+    rows = np.maximum(routed * shape.ep / a.experts, 1e-9)
+    asymptote = accelerator.gemm_sustained.value * GROUPED_GEMM_SHARE.value
+    rate = asymptote * rows / (rows + GROUPED_GEMM_HALF_ROWS.value) * width / (width + accelerator.gemm_k0.value)
+    flops = 2.0 * a.mlp_matrices * a.hidden * width * routed
+    weights = 2.0 * a.mlp_matrices * a.hidden * width * a.experts / shape.ep
+    pass_s = np.maximum(flops / rate, weights / accelerator.hbm_achieved.value)
+    share = a.moe_layers / a.layers
+    gradients = 1.0 if shape.work.lora_rank else 2.0
+    return share * pass_s, share * gradients * pass_s * shape.training
+
+
+def routing(shape: StepShape) -> Seconds:
+    """Router, permutation (12 B K H per token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x)."""
+    a = shape.architecture
+    if not a.experts:
+        return np.zeros(shape.rows), np.zeros(shape.rows)
+    traffic = PERMUTE_BYTES.value * a.experts_per_token * a.hidden * shape.tokens / shape.tp
+    permute = elementwise_seconds(shape.machine, traffic)
+    fixed = shape.constants.moe_layer_s.value
+    share = a.moe_layers / a.layers
+    return share * (permute + fixed), share * (1.5 * permute + 2.0 * fixed) * shape.training
+
+
+def logits_and_loss(shape: StepShape) -> Seconds:
+    """The output head over the vocabulary and what is done per logit, once per micro-batch on the last stage."""
+    a = shape.architecture
+    if shape.work.head == "scalar":
+        return np.zeros(shape.rows), np.zeros(shape.rows)
+    vocabulary, hidden = a.vocabulary / shape.tp, float(a.hidden)
+    traffic = elementwise_seconds(shape.machine, shape.constants.logit_bytes.value * shape.tokens * vocabulary)
+    forward = gemm_seconds(shape.machine, shape.tokens, vocabulary, hidden) + traffic
+    if not shape.training:
+        return forward, np.zeros(shape.rows)
+    backward = gemm_seconds(shape.machine, shape.tokens, hidden, vocabulary) + traffic
+    if not shape.work.lora_rank:
+        backward = backward + gemm_seconds(shape.machine, vocabulary, hidden, shape.tokens)
+    return forward, backward
+
+
+def host_launch_seconds(shape: StepShape) -> FloatArray:
+    """Return the least time in which the host can launch one layer's kernels, all directions of a micro-batch."""
+    a = shape.architecture
+    kernels = (a.dense_layers * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
+    return kernels * KERNEL_LAUNCH_S.value * shape.constants.host_factor.value * passes(shape)
+
+
+def passes(shape: StepShape) -> FloatArray:
+    """Return forward-equivalents of a micro-batch: 1 forward, 3 with backward, 4 with full recompute."""
+    if not shape.training:
+        return np.ones(shape.rows)
+    return np.where(shape.recompute_full, 4.0, 3.0)

@@ -1,0 +1,134 @@
+"""What a backend is, the files it emits, and the quoting that every emitted file needs.
+
+A backend states what its target can express (`Capabilities`) and writes launch files for a bound plan. It never
+prices and never decides.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from rpegc.errors import InputError
+from rpegc.plan import Plan, read_plan
+from rpegc.target import Capabilities, Tie
+
+if TYPE_CHECKING:
+    from rpegc.ir.graph import Graph
+
+
+class EmittedFile(NamedTuple):
+    """The bytes of one emitted file, and whether it is to be executable."""
+
+    content: bytes
+    executable: bool = False
+
+
+Files = Mapping[str, EmittedFile]
+"""Emitted files by path relative to the output folder, `/`-separated."""
+
+
+Facts = Mapping[str, Mapping[str, Any]]
+"""Context columns of rules, by stage: what the compiler tabulated the stage with."""
+
+
+class Backend(Protocol):
+    """One target: what it can express, and the files that launch a plan on it."""
+
+    name: str
+    version: str
+
+    def capabilities(self, version: str = "", lora_rank: int = 0) -> Capabilities:
+        """Return what the target can express, with adapters of that rank; "" is the pinned version.
+
+        Raises InputError for a version that is not supported.
+        """
+        ...
+
+    def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
+        """Return the stages of this graph that the target runs with the same layout fields."""
+        ...
+
+    def check(self, plan: Plan, facts: Facts | None = None) -> None:
+        """Raise InputError for anything in the plan that the target would refuse or crash on.
+
+        `facts` supplies, per stage, the context columns that rules read (sizes of the model, of the machine).
+        """
+        ...
+
+    def emit(self, plan: Plan, site: str = "", facts: Facts | None = None) -> Files:
+        """Return the launch files of a plan for a site ("" is the plan's own); raises what `check` raises."""
+        ...
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise InputError if a folder exists that may hold anything but a plan of ours."""
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    if not folder.is_dir() or folder.is_symlink():
+        raise InputError(f"{folder}: exists and is not a folder; name another with --output")
+    if any(folder.iterdir()):
+        try:
+            read_plan(folder)
+        except InputError:
+            hint = "name another folder with --output, or move this one away"
+            raise InputError(f"{folder}: exists and holds no plan of rpegc; it is left alone", hint=hint) from None
+
+
+def replace_folder(files: Files, folder: Path) -> None:
+    """Write files as a folder, all or nothing: beside it first, then renamed into its place.
+
+    Raises InputError if the folder holds something else, or cannot be written.
+    """
+    check_replaceable(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+            fresh, old = Path(scratch) / "new", Path(scratch) / "old"
+            fresh.mkdir(mode=0o755)
+            write_files(files, fresh)
+            if folder.exists():
+                folder.rename(old)
+            fresh.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+
+
+def write_files(files: Files, folder: Path) -> None:
+    """Write emitted files under a folder, with their executable bits."""
+    for relative, file in sorted(files.items()):
+        path = folder / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(0o755 if file.executable else 0o644)
+
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
+
+
+def one_line(text: str, what: str) -> str:
+    """Return the text unchanged; InputError if it holds a line break or another control character.
+
+    Emitted files hold one setting a line, so no user string may end a line.
+    """
+    found = CONTROL_CHARACTERS.search(text)
+    if found:
+        raise InputError(
+            f"{what}: {text!r} holds the control character {found.group()!r}; launch files cannot carry it"
+        )
+    return text
+
+
+def quote_bash(text: str, what: str = "value") -> str:
+    """Return the text as one bash word that expands to itself: no splitting, no substitution, no globbing."""
+    return shlex.quote(one_line(text, what))
+
+
+def slug(text: str) -> str:
+    """Return a name safe in file names, job names and metrics: ASCII letters, digits, `.`, `_` and `-`, at most 64."""
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
+    return kept[:64] or "plan"

@@ -1,0 +1,41 @@
+"""The blocks that say where it runs and what the planner may change: cluster, allow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rpegc.frontend.schema_fields import Block, Name, Text
+
+MODEL_CHANGES = ("reuse-rollout-logprobs",)
+"""Rewrites that change the model, the estimator or the selection of samples: used only where the user names them.
+A test holds that these are the passes of class `model`; the frontend itself imports no passes."""
+
+Site = Literal["alps", "isambard", "generic"]
+Objective = Literal["step_time", "gpu_hours", "usd"]
+Target = Literal["verl", "deepspeed", "native"]
+
+
+class ClusterSpec(Block):
+    """The machine that the plan is for."""
+
+    hardware: Name
+    """A machine of the catalogue; `rpegc list` names them."""
+    nodes: Annotated[int, Field(ge=1, le=100_000)]
+    """Nodes that the plan may use."""
+    site: Site | None = None
+    """Launch conventions of the site; absent = those of the hardware."""
+
+
+class AllowSpec(Block):
+    """What the planner may change beyond rewrites that leave every optimizer update as it is."""
+
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    """Weight versions by which a sample's oldest token may be older than the trainer; 0 = synchronous."""
+    partial_rollout: bool = False
+    """Whether unfinished samples may carry over to the next step."""
+    model_changes: tuple[Text, ...] = ()
+    """Rewrites by name that change the model, the estimator or the selection of samples."""
+    minimum_gain: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the step time that such a rewrite must save to be used."""

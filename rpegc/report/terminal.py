@@ -1,0 +1,223 @@
+"""The plan in a terminal: at a glance, stages, time by term, memory, rewrites, warnings, what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rpegc.plan import MemoryPhase, Plan, PlannedStage
+from rpegc.target import EngineLayout, Layout, ShardedLayout
+from rpegc.units import format_bytes, format_count, format_seconds
+
+
+def console(stderr: bool = False) -> Console:
+    """Return a console of the terminal's width, or of 160 columns where the output is no terminal."""
+    screen = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return screen if screen.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+
+
+def summary(plan: Plan, folder: str, console: Console) -> None:
+    """Print what a compilation found, and where it lies."""
+    for title, body in (("Plan", _glance(plan)), ("Stages", _stages(plan)), ("Warnings", _lines(plan.warnings))):
+        if body is not None:
+            _section(console, title, body)
+    console.print(Text(f"wrote {folder}; `rpegc inspect {folder}` shows all of it"))
+
+
+def render(plan: Plan, folder: str, console: Console) -> None:
+    """Print the report of a plan that lies in `folder`."""
+    sections: list[tuple[str, RenderableType | None]] = [
+        ("Plan", _glance(plan)),
+        ("Stages", _stages(plan)),
+        ("Time by term", _terms(plan)),
+        ("Memory", _memory(plan)),
+        ("Rewrites", _rewrites(plan)),
+        ("Alternatives", _alternatives(plan)),
+        ("Warnings", _lines(plan.warnings)),
+        ("Next", _next(plan, folder)),
+    ]
+    for title, body in sections:
+        if body is not None:
+            _section(console, title, body)
+
+
+def _section(console: Console, title: str, body: RenderableType) -> None:
+    console.print(Text(title, style="bold"))
+    console.print(body)
+    console.print()
+
+
+def _glance(plan: Plan) -> RenderableType:
+    table = _table()
+    low, high = plan.period_interval_s
+    devices = plan.devices
+    rows = [
+        ("pipeline", f"{plan.name} for {plan.target.name} {plan.target.version}, mode {plan.graph.mode or 'default'}"),
+        ("machines", f"{devices.nodes} nodes, {devices.gpus} GPUs of {devices.hardware}, {devices.idle_gpus} idle"),
+        (
+            "period",
+            f"{format_seconds(plan.period_s)} a step (80 % interval {format_seconds(low)} .. {format_seconds(high)})",
+        ),
+        (
+            "proof",
+            f"no plan of the space is below {format_seconds(plan.lower_bound_s)}: gap {plan.gap:.2%} ({plan.search.status})",
+        ),
+        ("throughput", f"{plan.tokens_per_s_per_gpu:,.0f} tokens/s/GPU over all GPUs"),
+        ("MFU", f"{plan.mfu:.1%} of training time on training GPUs, recompute not counted"),
+        ("cost", _cost(plan)),
+        ("bound by", plan.bottleneck),
+        ("staleness", f"at most {plan.staleness.bound} versions"),
+        ("searched", _searched(plan)),
+    ]
+    for name, value in rows:
+        table.add_row(name, escape(value))
+    return table
+
+
+def _cost(plan: Plan) -> str:
+    run = plan.gpu_hours_per_step * plan.total_steps
+    text = f"{plan.gpu_hours_per_step:.3g} GPU-hours a step, {run:,.0f} for {plan.total_steps} steps"
+    return text if plan.usd_per_step is None else f"{text}; {plan.usd_per_step:,.2f} USD a step"
+
+
+def _searched(plan: Plan) -> str:
+    search = plan.search
+    kept = search.layouts - search.layouts_pruned
+    return (
+        f"space {search.space}: {search.variants} structures, {search.meshes} mesh classes, "
+        f"{search.layouts:,} layouts ({kept:,} after pruning)"
+    )
+
+
+def _stages(plan: Plan) -> RenderableType:
+    table = _table("stage", "op", "model", "mesh", "start", "time", "layout")
+    for stage in sorted(plan.stages, key=lambda s: (s.start_s, s.name)):
+        mesh = (
+            f"{stage.mesh} {plan.mesh(stage.mesh).mesh_class}"
+            if stage.mesh
+            else "host"
+            if stage.op == "function"
+            else ""
+        )
+        table.add_row(
+            stage.name,
+            stage.op,
+            stage.model,
+            mesh,
+            format_seconds(stage.start_s),
+            format_seconds(stage.seconds),
+            describe_layout(stage.layout),
+        )
+    return table
+
+
+def describe_layout(layout: Layout | None) -> str:
+    """Return a layout in the field's shorthand, leaving out what has no effect."""
+    if isinstance(layout, EngineLayout):
+        parts = [f"{layout.replicas} replicas", f"tp {layout.tp}", f"{layout.max_sequences} seqs"]
+        parts += [f"memory {layout.memory_fraction:g}", f"batch {format_count(layout.batched_tokens)} tokens"]
+        parts += [f"{name} {getattr(layout, name)}" for name in ("pp", "ep", "engine_dp") if getattr(layout, name) > 1]
+        return ", ".join(
+            parts + (["sleeps"] if layout.offload else []) + ([layout.precision] if layout.precision != "bf16" else [])
+        )
+    if isinstance(layout, ShardedLayout):
+        parts = [
+            f"{name} {getattr(layout, name)}"
+            for name in ("dp", "ulysses", "cp", "tp", "pp", "vpp", "ep")
+            if getattr(layout, name) > 1
+        ]
+        parts.append(f"ZeRO-{layout.zero} over {layout.shard_size}")
+        parts.append(
+            f"{format_count(layout.token_budget)} tokens" if layout.token_budget else f"{layout.micro_batch} seqs"
+        )
+        parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
+        moved = [name for name in ("parameters", "optimizer", "activations") if getattr(layout, f"offload_{name}")]
+        return ", ".join(parts + ([f"offload {'+'.join(moved)}"] if moved else []))
+    return ""
+
+
+def _terms(plan: Plan) -> RenderableType:
+    table = _table("stage", "term", "exposed", "hidden", "share", "known by")
+    for stage in plan.stages:
+        terms = sorted(stage.terms.items(), key=lambda item: -item[1].seconds)
+        for place, (name, term) in enumerate(terms):
+            if term.seconds < 0.005 * stage.seconds and term.hidden_seconds < 0.02 * stage.seconds:
+                continue
+            table.add_row(
+                stage.name if place == 0 else "",
+                name,
+                format_seconds(term.seconds),
+                format_seconds(term.hidden_seconds) if term.hidden_seconds else "",
+                _share(term.seconds, stage),
+                term.provenance,
+            )
+    return table
+
+
+def _share(seconds: float, stage: PlannedStage) -> str:
+    return f"{seconds / stage.seconds:.0%}" if stage.seconds else ""
+
+
+def _memory(plan: Plan) -> RenderableType:
+    table = _table("mesh", "while", "GPU", "free", "P(fit)", "largest on the GPU", "host", "free")
+    for phase in plan.memory:
+        table.add_row(
+            phase.mesh,
+            phase.phase,
+            format_bytes(phase.device_total_bytes),
+            format_bytes(phase.device_capacity_bytes - phase.device_total_bytes),
+            f"{phase.fit_probability:.3f}",
+            _largest(phase),
+            format_bytes(phase.host_total_bytes),
+            format_bytes(phase.host_capacity_bytes - phase.host_total_bytes),
+        )
+    return table
+
+
+def _largest(phase: MemoryPhase) -> str:
+    largest = sorted(phase.device_bytes.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{name} {format_bytes(count)}" for name, count in largest)
+
+
+def _rewrites(plan: Plan) -> RenderableType | None:
+    if not plan.rewrites:
+        return None
+    table = _table("pass", "class", "where", "gain")
+    for rewrite in plan.rewrites:
+        gain = "" if rewrite.gain is None else f"{rewrite.gain:.1%}"
+        table.add_row(rewrite.name, rewrite.semantics, escape(rewrite.where), gain)
+    return table
+
+
+def _alternatives(plan: Plan) -> RenderableType | None:
+    if not plan.alternatives:
+        return None
+    table = _table("period", "difference", "why not")
+    for alternative in plan.alternatives:
+        difference = ", ".join(f"{key}: {value}" for key, value in alternative.difference.items())
+        table.add_row(format_seconds(alternative.period_s), escape(difference), escape(alternative.why))
+    return table
+
+
+def _lines(lines: Iterable[str]) -> RenderableType | None:
+    texts = [Text(f"- {line}") for line in lines]
+    return Group(*texts) if texts else None
+
+
+def _next(plan: Plan, folder: str) -> RenderableType:
+    start = "bash run_local.sh" if plan.devices.nodes == 1 else "sbatch submit.sbatch"
+    return Group(
+        Text("check   cd " + folder + "/launch && bash preflight.sh"),
+        Text("launch  cd " + folder + "/launch && " + start),
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=True, show_header=bool(columns), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,122 @@
+"""What holds for every target: degrees tile the mesh, heads and experts divide, the longest sequence fits.
+
+The same rules filter tables and explain, with values, why a layout that a user asks for is impossible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rpegc.target import BoolArray, Columns, Rule
+
+_SOURCE = "arithmetic"
+
+
+def _bool(values: object) -> BoolArray:
+    return np.asarray(values, dtype=bool)
+
+
+def _ranks(c: Columns) -> np.ndarray:
+    return np.asarray(c["cp"] * c["ulysses"] * c["tp"] * c["pp"])
+
+
+def _experts_divide(c: Columns) -> BoolArray:
+    return _bool((c["ep"] == 1) | ((c["experts"] > 0) & (c["experts"] % np.maximum(c["ep"], 1) == 0)))
+
+
+SHARDED_DEGREES: tuple[Rule, ...] = (
+    Rule(
+        "degrees-tile-the-mesh",
+        _SOURCE,
+        "cp {cp} x ulysses {ulysses} x tp {tp} x pp {pp} must divide the {gpus} GPUs of the mesh",
+        lambda c: _bool(c["gpus"] % _ranks(c) == 0),
+    ),
+    Rule(
+        "heads-divide",
+        _SOURCE,
+        "tp {tp} x ulysses {ulysses} must divide the {heads} attention heads of the model",
+        lambda c: _bool(c["heads"] % (c["tp"] * c["ulysses"]) == 0),
+    ),
+    Rule(
+        "experts-divide",
+        _SOURCE,
+        "ep {ep} must divide the {experts} experts of the model",
+        _experts_divide,
+    ),
+    Rule(
+        "pipeline-has-layers",
+        _SOURCE,
+        "pp {pp} x vpp {vpp} stages need as many layers; the model has {layers}, and vpp > 1 needs pp > 1",
+        lambda c: _bool((c["pp"] * c["vpp"] <= c["layers"]) & ((c["vpp"] == 1) | (c["pp"] > 1))),
+    ),
+    Rule(
+        "experts-tile-the-stage",
+        _SOURCE,
+        "ep {ep} x etp {etp} must divide the {gpus} GPUs of the mesh over pp {pp}",
+        lambda c: _bool((c["gpus"] // c["pp"]) % (c["ep"] * c["etp"]) == 0),
+    ),
+    Rule(
+        "a-sequence-for-every-replica",
+        _SOURCE,
+        "an optimizer update of {sequences_per_update} sequences must give each of the data-parallel ranks of "
+        "{gpus} GPUs (cp {cp}, ulysses {ulysses}, tp {tp}, pp {pp}) at least one",
+        lambda c: _bool(c["gpus"] // _ranks(c) <= c["sequences_per_update"]),
+    ),
+)
+
+SHARDED_ROWS: tuple[Rule, ...] = (
+    Rule(
+        "one-batching-form",
+        _SOURCE,
+        "exactly one of micro_batch {micro_batch} and token_budget {token_budget} must be set",
+        lambda c: _bool((c["micro_batch"] > 0) != (c["token_budget"] > 0)),
+    ),
+    Rule(
+        "longest-sequence-fits",
+        _SOURCE,
+        "token_budget {token_budget} x ulysses {ulysses} x cp {cp} must hold the longest sequence, "
+        "{max_sequence_tokens} tokens",
+        lambda c: _bool(
+            (c["token_budget"] == 0) | (c["token_budget"] * c["ulysses"] * c["cp"] >= c["max_sequence_tokens"])
+        ),
+    ),
+    Rule(
+        "shards-tile-the-replicas",
+        _SOURCE,
+        "shard_size {shard_size} must divide dp {dp} x cp {cp} x ulysses {ulysses}",
+        lambda c: _bool((c["dp"] * c["cp"] * c["ulysses"]) % np.maximum(c["shard_size"], 1) == 0),
+    ),
+)
+
+ENGINE: tuple[Rule, ...] = (
+    Rule(
+        "engines-tile-the-mesh",
+        _SOURCE,
+        "engine_dp {engine_dp} x tp {tp} x pp {pp} must divide the {gpus} GPUs of the mesh",
+        lambda c: _bool(c["gpus"] % (c["engine_dp"] * c["tp"] * c["pp"]) == 0),
+    ),
+    Rule(
+        "heads-divide",
+        _SOURCE,
+        "tp {tp} must divide the {heads} attention heads of the model",
+        lambda c: _bool(c["heads"] % c["tp"] == 0),
+    ),
+    Rule(
+        "experts-divide",
+        _SOURCE,
+        "ep {ep} must divide the {experts} experts of the model, and equal tp {tp} x engine_dp {engine_dp}",
+        lambda c: _bool(_experts_divide(c) & ((c["ep"] == 1) | (c["ep"] == c["tp"] * c["engine_dp"]))),
+    ),
+    Rule(
+        "pipeline-has-layers",
+        _SOURCE,
+        "pp {pp} stages need as many layers; the model has {layers}",
+        lambda c: _bool(c["pp"] <= c["layers"]),
+    ),
+    Rule(
+        "a-sequence-for-every-engine",
+        _SOURCE,
+        "{sequences_per_step} sequences of a step must give each engine of {gpus} GPUs at least one",
+        lambda c: _bool(c["gpus"] // (c["engine_dp"] * c["tp"] * c["pp"]) <= c["sequences_per_step"]),
+    ),
+)

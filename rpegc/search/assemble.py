@@ -1,0 +1,325 @@
+"""From the winning solution to the Plan: meshes, stages, memory, rates, certificate, alternatives, assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+from rpegc import __version__
+from rpegc.cost.work import StageWork, WorkContext
+from rpegc.cost.work_depth import stage_work_flops
+from rpegc.hardware import Machine
+from rpegc.ir.graph import Graph, Op
+from rpegc.ir.period import PeriodResult, evaluate
+from rpegc.plan import (
+    Alternative,
+    Assumption,
+    Devices,
+    Objective,
+    Plan,
+    PlannedRewrite,
+    PlannedStage,
+    SearchRecord,
+    Staleness,
+    Target,
+    Transition,
+)
+from rpegc.search.bind import bind_memory, bind_meshes, bind_stages
+from rpegc.search.choose import Attempt, Outcome
+from rpegc.search.problem import Choice
+from rpegc.target import Mesh
+from rpegc.units import HOUR, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the plan is for: the resolved pipeline and everything the search was given."""
+
+    name: str
+    pipeline: dict[str, Any]
+    seed: int
+    target: Target
+    objective: str
+    space: str
+    machine: Machine
+    nodes: int
+    work_context: WorkContext
+    works: Mapping[str, StageWork]
+    capacities_bytes: tuple[float, float]
+    meshes: int
+    tolerance: float
+
+
+def assemble(request: Request, outcome: Outcome) -> Plan:
+    """Build the plan of a search that found one."""
+    winner = outcome.winner
+    assert winner is not None, "a plan needs a winner"
+    choice = winner.solution.choice
+    period = winner.solution.period
+    assert choice is not None, "a winner has a choice"
+    assert period is not None, "a winner has a period"
+    graph, tables = winner.variant.graph, winner.variant.tables
+    meshes = bind_meshes(graph, tables, choice, request.machine.gpus_per_node, request.nodes)
+    stages = bind_stages(graph, tables, choice, meshes)
+    memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes)
+    timing = Timing(graph, choice, stages, meshes, math.ceil(period))
+    period_s = float(period) / 1000.0
+    assert winner.cost, "a winner has a cost"
+    bound_s = min(1.0, outcome.bound_cost / winner.cost) * period_s
+    devices = _devices(request, meshes)
+    gpu_hours = devices.gpus * period_s / HOUR
+    price = request.machine.usd_per_gpu_hour
+    usd = None if price is None else gpu_hours * price.value
+    return Plan(
+        name=request.name,
+        target=request.target,
+        rpegc_version=__version__,
+        seed=request.seed,
+        pipeline=request.pipeline,
+        graph=graph,
+        knobs={"staleness": max(0, _weight_distance(graph) - 1)},
+        transitions=_transitions(graph, stages),
+        period_s=period_s,
+        period_interval_s=timing.interval_s(),
+        lower_bound_s=bound_s,
+        gap=1 - bound_s / period_s if period_s else 0.0,
+        objective=Objective(
+            request.objective, {"step_time": period_s, "gpu_hours": gpu_hours}.get(request.objective, usd or 0.0)
+        ),
+        tokens_per_s_per_gpu=_tokens(request) / (period_s * devices.gpus),
+        mfu=_mfu(request, graph, stages, meshes, choice),
+        gpu_hours_per_step=gpu_hours,
+        usd_per_step=usd,
+        devices=devices,
+        meshes=tuple(meshes[node] for node in sorted(meshes)),
+        stages=stages,
+        memory=memory,
+        rewrites=_rewrites(graph, outcome, winner),
+        staleness=_staleness(graph, request),
+        search=SearchRecord(
+            request.space,
+            _status(outcome, winner, request),
+            len(outcome.attempts),
+            request.meshes,
+            max(attempt.variant.tables.layouts for attempt in outcome.attempts),
+            max(
+                attempt.variant.tables.layouts
+                - int(attempt.solution.statistics.get("rows", attempt.variant.problem.rows))
+                for attempt in outcome.attempts
+            ),
+            any("period" in attempt.solution.limit_hit for attempt in outcome.attempts),
+        ),
+        alternatives=_alternatives(outcome, winner),
+        assumptions=_assumptions(stages, request),
+        warnings=_warnings(
+            request,
+            memory_shortest=min((p.fit_probability for p in memory), default=1.0),
+            devices=devices,
+            stages=stages,
+        ),
+        bottleneck=timing.bottleneck(period_s),
+    )
+
+
+class Timing:
+    """The bound schedule as a marked graph, to re-evaluate its period at other stage times."""
+
+    def __init__(
+        self, graph: Graph, choice: Choice, stages: tuple[PlannedStage, ...], meshes: Mapping[int, Mesh], period_ms: int
+    ) -> None:
+        self._graph = graph
+        self._stages = stages
+        self._meshes = {name: meshes[node] for name, node in choice.nodes.items()}
+        self._milliseconds = choice.milliseconds
+        self._windings = self._orders(choice, period_ms)
+
+    def _orders(self, choice: Choice, period_ms: int) -> dict[tuple[str, str], int]:
+        """Read the winding of each exclusive pair off the starts."""
+        orders: dict[tuple[str, str], int] = {}
+        for u, v in combinations([stage.name for stage in self._graph.stages], 2):
+            if self._exclusive(u, v):
+                gap = choice.start_ms[v] - choice.start_ms[u] - choice.milliseconds[u]
+                orders[u, v] = gap // period_ms
+        return orders
+
+    def _exclusive(self, u: str, v: str) -> bool:
+        return any(a.overlaps(b) for a in self._occupies(u) for b in self._occupies(v))
+
+    def _occupies(self, name: str) -> tuple[Mesh, ...]:
+        if name in self._meshes:
+            return (self._meshes[name],)
+        stage = self._graph.stage(name)
+        if stage.op is not Op.SYNC:
+            return ()
+        ends = [edge.source for edge in self._graph.into(name)] + [edge.target for edge in self._graph.out_of(name)]
+        return tuple(self._meshes[end] for end in ends if end in self._meshes)
+
+    def _at(self, side: int | None) -> PeriodResult | None:
+        seconds = {
+            stage.name: Fraction(self._milliseconds[stage.name]) * Fraction(1 if side is None else stage.interval[side])
+            for stage in self._stages
+        }
+        return evaluate(self._graph, seconds, self._windings, None)
+
+    def interval_s(self) -> tuple[float, float]:
+        """Return the period with every stage at the low end of its interval, and at the high end (fully correlated)."""
+        low, high = self._at(0), self._at(1)
+        assert low is not None, "the order of the plan is feasible at any stage times"
+        assert high is not None, "the order of the plan is feasible at any stage times"
+        return float(low.period) / 1000.0, float(high.period) / 1000.0
+
+    def bottleneck(self, period_s: float) -> str:
+        """Return a sentence that names the cycle that forces the period, largest stage first."""
+        result = self._at(None)
+        names = result.critical if result else ()
+        shares = sorted(((self._milliseconds[name], name) for name in names), reverse=True)
+        parts = [f"{name} {time / 10 / period_s:.0f} %" for time, name in shares if time * 20 >= period_s * 1000]
+        return "the cycle of " + ", ".join(parts) if parts else "the load of one mesh"
+
+
+def _weight_distance(graph: Graph) -> int:
+    """Total distance from a training stage to the engines that use its weights, by way of a sync or directly."""
+    best = 0
+    for stage in graph.of_op(Op.GENERATE):
+        for edge in graph.into(stage.name):
+            source = graph.stage(edge.source)
+            if source.op is Op.SYNC:
+                best = max([best, *(edge.distance + before.distance for before in graph.into(source.name))])
+            elif source.op is Op.TRAIN:
+                best = max(best, edge.distance)
+    return best
+
+
+def _staleness(graph: Graph, request: Request) -> Staleness:
+    bound = max(0, _weight_distance(graph) - 1)
+    return Staleness(bound, float(bound), bound)
+
+
+def _devices(request: Request, meshes: Mapping[int, Mesh]) -> Devices:
+    """The nodes that the launch asks for: up to the last one a mesh reaches."""
+    per_node = request.machine.gpus_per_node
+    nodes = max(mesh.first_node + mesh.nodes for mesh in meshes.values())
+    busy = {
+        (node, gpu)
+        for mesh in meshes.values()
+        for node in range(mesh.first_node, mesh.first_node + mesh.nodes)
+        for gpu in range(mesh.first_gpu, mesh.first_gpu + mesh.gpus_per_node)
+    }
+    return Devices(request.machine.name, nodes, nodes * per_node, per_node, nodes * per_node - len(busy))
+
+
+def _tokens(request: Request) -> float:
+    context = request.work_context
+    return context.prompts * context.samples_per_prompt * (context.prompt_tokens.mean + context.response_tokens.mean)
+
+
+def _mfu(
+    request: Request, graph: Graph, stages: tuple[PlannedStage, ...], meshes: Mapping[int, Mesh], choice: Choice
+) -> float:
+    """Model FLOPs of training without recompute / (dense BF16 peak x training GPUs x training seconds)."""
+    flops = 0.0
+    capacity = 0.0
+    peak = request.machine.accelerator.peak_bf16.value
+    for stage in stages:
+        if stage.op != Op.TRAIN:
+            continue
+        flops += stage_work_flops(request.works[stage.name])
+        capacity += peak * meshes[choice.nodes[stage.name]].gpus * stage.seconds
+    return flops / capacity if capacity else 0.0
+
+
+def _transitions(graph: Graph, stages: tuple[PlannedStage, ...]) -> tuple[Transition, ...]:
+    seconds = {stage.name: stage.seconds for stage in stages}
+    return tuple(
+        Transition(
+            stage.name,
+            next(edge.source for edge in graph.into(stage.name)),
+            next(edge.target for edge in graph.out_of(stage.name)),
+            seconds[stage.name],
+        )
+        for stage in graph.of_op(Op.SYNC)
+    )
+
+
+def _rewrites(graph: Graph, outcome: Outcome, winner: Attempt) -> tuple[PlannedRewrite, ...]:
+    """Every rewrite that fired, with its gain over the best plan without it where such a plan was solved."""
+    rows = []
+    for rewrite in graph.rewrites:
+        without = [
+            float(attempt.solution.period)
+            for attempt in outcome.attempts
+            if attempt.solution.period is not None
+            and rewrite.name not in {other.name for other in attempt.variant.graph.rewrites}
+        ]
+        assert winner.solution.period is not None, "a winner has a period"
+        gain = 1 - float(winner.solution.period) / min(without) if without else None
+        rows.append(PlannedRewrite(rewrite.name, rewrite.semantics, rewrite.where, gain))
+    return tuple(rows)
+
+
+def _status(outcome: Outcome, winner: Attempt, request: Request) -> str:
+    if outcome.interrupted:
+        return "interrupted"
+    assert winner.cost is not None, "a winner has a cost"
+    return "proven" if outcome.bound_cost >= (1 - request.tolerance) * winner.cost - winner.weight else "limit"
+
+
+def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
+    """Every other attempt: its period, or the period below which it was proven to have no plan worth choosing."""
+    rows = []
+    for attempt in outcome.attempts:
+        if attempt is winner:
+            continue
+        graph = attempt.variant.graph
+        difference = {"placement": _placement(graph), "staleness": str(max(0, _weight_distance(graph) - 1))}
+        if attempt.weight != winner.weight:
+            difference["nodes"] = str(attempt.variant.problem.cluster.nodes)
+        if attempt.solution.period is not None:
+            rows.append(Alternative(float(attempt.solution.period) / 1000.0, difference, "costs more"))
+        elif attempt.cutoff_cost is not None:
+            limit = attempt.cutoff_cost / attempt.weight / 1000.0
+            rows.append(Alternative(limit, difference, f"no plan below {format_seconds(limit)}, which it would need"))
+    return tuple(rows)
+
+
+def _placement(graph: Graph) -> str:
+    places = [rewrite.where for rewrite in graph.rewrites if rewrite.name == "place"]
+    return places[-1] if places else graph.mode
+
+
+def _assumptions(stages: tuple[PlannedStage, ...], request: Request) -> tuple[Assumption, ...]:
+    """Every term whose figures are assumed, largest first, and the figures of the machine that are."""
+    rows = [
+        Assumption(f"{stage.name}: {name}", format_seconds(term.seconds), term.provenance, term.source)
+        for stage in stages
+        for name, term in stage.terms.items()
+        if term.provenance == "assumed" and term.seconds >= 0.01 * stage.seconds > 0
+    ]
+    accelerator = request.machine.accelerator
+    for name in ("hbm_bytes", "gemm_sustained", "attention_forward_asymptote", "hbm_bandwidth"):
+        figure = getattr(accelerator, name)
+        rows.append(Assumption(f"{accelerator.name}: {name}", f"{figure.value:.4g}", figure.provenance, figure.source))
+    return tuple(rows)
+
+
+def _warnings(
+    request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
+) -> tuple[str, ...]:
+    lines = []
+    if devices.nodes < request.nodes:
+        lines.append(f"only {devices.nodes} of the {request.nodes} nodes are used: more would not shorten the step")
+    if devices.idle_gpus:
+        lines.append(f"{devices.idle_gpus} of {devices.gpus} allocated GPUs are idle")
+    if memory_shortest < 0.99:
+        lines.append(f"memory is tight: the plan fits with probability {memory_shortest:.3f}")
+    if "gh200" in request.machine.name:
+        lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    if request.pipeline.get("data") is None:
+        lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
+    if any(model.get("weights") is None and model.get("like") is None for model in request.pipeline["models"].values()):
+        lines.append("a model has no `weights`: launch/preflight.sh stops until the path is filled in")
+    return tuple(lines)

@@ -1,0 +1,159 @@
+"""From a solver's choice back to meshes, layouts, terms and memory: the bound plan's parts, in SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rpegc.cost.fit import fit_probability
+from rpegc.cost.table import PriceTable
+from rpegc.ir.graph import Graph, Op, Stage
+from rpegc.plan import MemoryPhase, PlannedStage, PlannedTerm
+from rpegc.search.problem import Choice
+from rpegc.search.tabulate import Tables
+from rpegc.target import Layout, Mesh, layout_at
+
+Rectangle = tuple[int, int, int, int]
+
+
+def bind_meshes(graph: Graph, tables: Tables, choice: Choice, gpus_per_node: int, nodes: int) -> dict[int, Mesh]:
+    """Return the used meshes by tree node: children lie side by side inside their parent, in tree order."""
+    rectangles: dict[int, Rectangle] = {0: (0, nodes, 0, gpus_per_node)}
+    taken: dict[int, tuple[int, int]] = {}
+    for node in range(1, len(choice.template.parents)):
+        index = choice.mesh_classes[node]
+        if index is None:
+            continue
+        parent = choice.template.parents[node]
+        shape = tables.meshes[index]
+        first_node, _, first_gpu, _ = rectangles[parent]
+        along_gpus = choice.along_gpus[parent]
+        used = taken.get(parent, (0, 0))
+        offset = (first_node, first_gpu + used[1]) if along_gpus else (first_node + used[0], first_gpu)
+        rectangles[node] = (offset[0], shape.nodes, offset[1], shape.gpus_per_node)
+        taken[parent] = (used[0] + shape.nodes, used[1] + shape.gpus_per_node)
+    occupied = sorted(set(choice.nodes.values()))
+    names = _mesh_names(graph, choice, occupied)
+    return {node: Mesh(names[node], *rectangles[node]) for node in occupied}
+
+
+def _mesh_names(graph: Graph, choice: Choice, occupied: list[int]) -> dict[int, str]:
+    """Name a mesh after what runs there: one mesh is the pool; else trainer, rollout, or the role that has it."""
+    names: dict[int, str] = {}
+    for node in occupied:
+        stages = [graph.stage(name) for name, place in choice.nodes.items() if place == node]
+        ops = {stage.op for stage in stages}
+        if len(occupied) == 1:
+            name = "pool"
+        elif ops == {Op.GENERATE}:
+            name = "rollout"
+        elif Op.TRAIN in ops:
+            name = "trainer"
+        else:
+            name = "_".join(sorted({stage.model for stage in stages}))
+        names[node] = name if name not in names.values() else f"{name}_{node}"
+    return names
+
+
+def chosen_row(tables: Tables, choice: Choice, stage: str) -> tuple[PriceTable, int]:
+    """Return the price table and the row that the choice picked for a GPU stage."""
+    index = choice.mesh_classes[choice.nodes[stage]]
+    assert index is not None, f"{stage} sits on an unused mesh"
+    return tables.cells[stage][tables.meshes[index]], choice.layouts[stage]
+
+
+def bind_stages(graph: Graph, tables: Tables, choice: Choice, meshes: Mapping[int, Mesh]) -> tuple[PlannedStage, ...]:
+    """Return every stage with its mesh, layout, start, seconds and bill of terms, in graph order."""
+    earliest = min(choice.start_ms.values())
+    bound = []
+    for stage in graph.stages:
+        start = (choice.start_ms[stage.name] - earliest) / 1000.0
+        layout: Layout | None = None
+        mesh = ""
+        interval = (1.0, 1.0)
+        if stage.op.on_gpus:
+            table, row = chosen_row(tables, choice, stage.name)
+            layout, mesh, interval = (
+                layout_at(table.layouts, row),
+                meshes[choice.nodes[stage.name]].name,
+                table.interval,
+            )
+            terms = {
+                term.name: PlannedTerm(
+                    float(term.seconds[row]), float(term.hidden_seconds[row]), term.provenance, term.source
+                )
+                for term in table.times
+            }
+            seconds = float(table.seconds[row])
+        elif stage.op is Op.FUNCTION:
+            terms = {
+                term.name: PlannedTerm(
+                    float(term.seconds.sum()), float(term.hidden_seconds.sum()), term.provenance, term.source
+                )
+                for term in tables.functions[stage.name]
+            }
+            seconds = sum(term.seconds for term in terms.values())
+        else:
+            seconds = choice.milliseconds[stage.name] / 1000.0
+            terms = {"weight_transfer": PlannedTerm(seconds, 0.0, "fitted", "rpegc.cost.transitions")}
+            interval = (0.6, 1.6)
+        bound.append(
+            PlannedStage(stage.name, stage.op.value, stage.model, mesh, layout, start, seconds, interval, terms)
+        )
+    return tuple(bound)
+
+
+def bind_memory(
+    graph: Graph,
+    tables: Tables,
+    choice: Choice,
+    meshes: Mapping[int, Mesh],
+    capacities_bytes: tuple[float, float],
+) -> tuple[MemoryPhase, ...]:
+    """Return memory per mesh and phase: what stays resident of all stages around, plus the running stage's own.
+
+    Host bytes are those of the stages on this mesh and around it.
+    """
+    phases = []
+    for node, mesh in meshes.items():
+        path = choice.template.path(node)
+        around = {s.name: s for s in graph.stages if s.op.on_gpus and choice.nodes[s.name] in path}
+        for phase in (name for name in around if choice.nodes[name] == node):
+            device, host = _phase_bytes(tables, choice, around, phase)
+            by_op: dict[Op, float] = {}
+            for name, amount in device.items():
+                op = around[name.split(".")[0]].op
+                by_op[op] = by_op.get(op, 0.0) + amount
+            phases.append(
+                MemoryPhase(
+                    mesh=mesh.name,
+                    phase=phase,
+                    device_bytes=device,
+                    device_total_bytes=sum(device.values()),
+                    device_capacity_bytes=capacities_bytes[0],
+                    fit_probability=fit_probability(by_op, capacities_bytes[0]),
+                    host_bytes=host,
+                    host_total_bytes=sum(host.values()),
+                    host_capacity_bytes=capacities_bytes[1],
+                )
+            )
+    return tuple(phases)
+
+
+def _phase_bytes(
+    tables: Tables, choice: Choice, around: Mapping[str, Stage], phase: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    device: dict[str, float] = {}
+    host: dict[str, float] = {}
+    shared: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
+    for name in around:
+        table, row = chosen_row(tables, choice, name)
+        signature = (around[name].model, table.signatures[int(table.signature[row])])
+        for term in table.memory:
+            amount = float(term.bytes[row])
+            if not amount or (term.residence == "working" and name != phase):
+                continue
+            if term.residence == "weights" and signature in shared:
+                continue
+            (host if term.residence == "host" else device)[f"{name}.{term.name}"] = amount
+        shared.add(signature)
+    return device, host

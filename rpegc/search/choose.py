@@ -1,0 +1,127 @@
+"""Which variant wins: each is solved with the incumbent as cutoff; the certificate covers all of them.
+
+A variant whose rewrites are all `exact` competes freely. Any other must beat the best exact plan by the user's
+`minimum_gain`, so its cutoff lies that much below; what the cutoff excludes is thereby proven not worth it.
+
+The objective is a period times a weight: 1 for the step time, the number of nodes for GPU-hours and money. For those
+each variant is solved on every smaller cluster of the menu, with the cheapest plan so far as cutoff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from rpegc.ir.graph import Graph
+from rpegc.search.problem import Limit, Problem, Solution, Status
+from rpegc.search.tabulate import Tables
+from rpegc.target import MeshClass
+
+Solver = Callable[[Problem, Limit, int | None], Solution]
+"""`solve(problem, limit, cutoff)`: only plans with a period of less than `cutoff` milliseconds are wanted."""
+
+CLASSES = ("exact", "stale", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One structure with its tables and integer problem."""
+
+    graph: Graph
+    tables: Tables
+    problem: Problem
+
+    @property
+    def semantics(self) -> str:
+        """The weakest class among the rewrites that made this variant."""
+        return max((rewrite.semantics for rewrite in self.graph.rewrites), key=CLASSES.index, default="exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What became of one variant on one cluster size.
+
+    `weight` times the period in milliseconds is the cost; only plans cheaper than `cutoff_cost` were wanted.
+    """
+
+    variant: Variant
+    weight: int
+    solution: Solution
+    cutoff_cost: int | None
+
+    @property
+    def cost(self) -> int | None:
+        """Weight times period in milliseconds, or None without a plan."""
+        period = self.solution.period_ms
+        return None if period is None else period * self.weight
+
+    @property
+    def bound_cost(self) -> int | None:
+        """No plan of this attempt that was wanted costs less than this; None if none that was wanted exists."""
+        if self.solution.status in (Status.CUTOFF, Status.INFEASIBLE):
+            return None
+        return self.solution.bound * self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The winning attempt (None: nothing fits), the bound on the cost over all variants, every attempt in order."""
+
+    winner: Attempt | None
+    bound_cost: int
+    attempts: tuple[Attempt, ...]
+    interrupted: bool = False
+
+
+def choose(
+    variants: tuple[Variant, ...], limit: Limit, solve: Solver, minimum_gain: float, objective: str = "step_time"
+) -> Outcome:
+    """Solve the variants, exact ones first, and return the best plan with the bound that holds for all of them."""
+    attempts: list[Attempt] = []
+    exact: Attempt | None = None
+    winner: Attempt | None = None
+    for variant, weight in _tasks(variants, objective):
+        cutoff_cost = _cutoff(variant, exact, winner, minimum_gain)
+        cutoff_ms = None if cutoff_cost is None else -(-cutoff_cost // weight)
+        solution = solve(variant.problem, limit, cutoff_ms)
+        attempt = Attempt(variant, weight, solution, cutoff_cost)
+        attempts.append(attempt)
+        if attempt.cost is not None:
+            winner = _cheaper(attempt, winner)
+            exact = _cheaper(attempt, exact) if variant.semantics == "exact" else exact
+        if solution.status is Status.INTERRUPTED:
+            return Outcome(winner, 0, tuple(attempts), interrupted=True)
+    return Outcome(winner, _bound(attempts, winner), tuple(attempts))
+
+
+def _tasks(variants: tuple[Variant, ...], objective: str) -> Iterator[tuple[Variant, int]]:
+    """Yield what is solved, in order: exact structures first, simple placements first, large clusters first."""
+    for variant in sorted(variants, key=lambda v: (CLASSES.index(v.semantics), len(v.graph.tree))):
+        if objective == "step_time":
+            yield variant, 1
+            continue
+        width = variant.problem.cluster.gpus_per_node
+        sizes = {mesh.nodes for mesh in variant.problem.mesh_classes if mesh.gpus_per_node == width}
+        for nodes in sorted(sizes, reverse=True):
+            smaller = replace(variant.problem, cluster=MeshClass(nodes, width))
+            yield replace(variant, problem=smaller), nodes
+
+
+def _cutoff(variant: Variant, exact: Attempt | None, winner: Attempt | None, minimum_gain: float) -> int | None:
+    cutoff = None if winner is None else winner.cost
+    if exact is not None and exact.cost is not None and variant.semantics != "exact":
+        wanted = int(exact.cost * (1 - minimum_gain)) + 1
+        cutoff = wanted if cutoff is None else min(cutoff, wanted)
+    return cutoff
+
+
+def _cheaper(attempt: Attempt, other: Attempt | None) -> Attempt:
+    if other is None or other.cost is None or attempt.cost is None:
+        return attempt
+    return attempt if attempt.cost < other.cost else other
+
+
+def _bound(attempts: list[Attempt], winner: Attempt | None) -> int:
+    if winner is None or winner.cost is None:
+        return 0
+    return min([winner.cost, *(attempt.bound_cost for attempt in attempts if attempt.bound_cost is not None)])

@@ -1,0 +1,34 @@
+"""The context columns that rules may read beside a layout's fields: facts of the stage's model, step and machine."""
+
+from __future__ import annotations
+
+from rpegc.cost.work import StageWork, WorkContext
+from rpegc.hardware import Machine
+
+
+def stage_facts(work: StageWork, context: WorkContext, machine: Machine) -> dict[str, int | float]:
+    """Return the context columns of one stage that has a model."""
+    architecture = work.architecture
+    assert architecture is not None, f"{work.stage} has no model, hence no layouts"
+    sequences = context.prompts * context.samples_per_prompt
+    return {
+        "heads": architecture.heads,
+        "kv_heads": architecture.kv_heads,
+        "layers": architecture.layers,
+        "experts": architecture.experts,
+        "vocabulary": architecture.vocabulary,
+        "hidden": architecture.hidden,
+        "max_positions": architecture.max_positions,
+        "parameter_bytes": 2 * architecture.parameters,
+        "lora_rank": work.lora_rank,
+        "prompts_per_step": context.prompts,
+        "samples_per_prompt": context.samples_per_prompt,
+        "sequences_per_step": sequences,
+        "sequences_per_update": sequences // context.minibatches,
+        "prompts_per_update": context.prompts // context.minibatches,
+        "max_sequence_tokens": work.max_tokens,
+        "max_prompt_tokens": int(context.prompt_tokens.max),
+        "max_response_tokens": int(context.response_tokens.max),
+        "hbm_bytes": machine.accelerator.hbm_bytes.value,
+        "node_gpus": machine.gpus_per_node,
+    }

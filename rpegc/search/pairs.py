@@ -1,0 +1,35 @@
+"""Prices of weight syncs: for each sync, one pair table for each pair of mesh classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rpegc.cost.transitions import sync_seconds
+from rpegc.cost.work import StageWork
+from rpegc.hardware import Machine
+from rpegc.ir.graph import Graph, Op
+from rpegc.search.build import SyncPrices
+from rpegc.search.tabulate import Tables
+
+
+def sync_prices(
+    graph: Graph, tables: Tables, works: Mapping[str, StageWork], machine: Machine
+) -> dict[str, SyncPrices]:
+    """Price every sync of a graph for each pair of mesh classes and signatures of its two ends."""
+    prices: dict[str, SyncPrices] = {}
+    for stage in graph.of_op(Op.SYNC):
+        source = next(edge.source for edge in graph.into(stage.name))
+        target = next(edge.target for edge in graph.out_of(stage.name))
+        work = works[source]
+        prices[stage.name] = SyncPrices(
+            source,
+            target,
+            {
+                (from_mesh, to_mesh): sync_seconds(
+                    work, machine, work.framework, from_mesh, from_table.signatures, to_mesh, to_table.signatures
+                )
+                for from_mesh, from_table in tables.cells[source].items()
+                for to_mesh, to_table in tables.cells[target].items()
+            },
+        )
+    return prices

@@ -1,0 +1,122 @@
+"""From stages with domains to price tables: one table a GPU stage and mesh class, holding every legal layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rpegc.cost.functions import price_function
+from rpegc.cost.price import price
+from rpegc.cost.table import PriceTable, TimeTerm
+from rpegc.cost.work import StageWork
+from rpegc.hardware import Machine
+from rpegc.ir.graph import Graph, Op, Stage
+from rpegc.search.enumerate import legal_layouts, select
+from rpegc.target import MeshClass, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """All prices of one variant.
+
+    `cells[stage][mesh class]` is the table of a GPU stage; `functions[stage]` the named terms of a host stage.
+    `layouts` counts legal layouts before any pruning; `refused` counts, per stage, what each rule refused.
+    """
+
+    meshes: tuple[MeshClass, ...]
+    cells: Mapping[str, Mapping[MeshClass, PriceTable]]
+    functions: Mapping[str, tuple[TimeTerm, ...]]
+    layouts: int
+
+
+class TableCache:
+    """Tables already made, so that variants that share a stage and its domain price it once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[object, ...], PriceTable | None] = {}
+
+    def table(
+        self,
+        stage: Stage,
+        work: StageWork,
+        mesh: MeshClass,
+        machine: Machine,
+        facts: dict[str, int | float],
+        rules: tuple[Rule, ...],
+    ) -> PriceTable | None:
+        """Return the table of one cell, or None if no layout is legal there."""
+        key = (
+            stage.name,
+            stage.op,
+            stage.layouts,
+            work,
+            mesh,
+            tuple(rule.name for rule in rules),
+            tuple(facts.items()),
+        )
+        if key not in self._tables:
+            self._tables[key] = _price_cell(stage, work, mesh, machine, facts, rules)
+        return self._tables[key]
+
+
+def tabulate(
+    graph: Graph,
+    works: Mapping[str, StageWork],
+    facts: Mapping[str, dict[str, int | float]],
+    rules: Mapping[str, tuple[Rule, ...]],
+    meshes: tuple[MeshClass, ...],
+    machine: Machine,
+    cache: TableCache,
+) -> Tables:
+    """Price every legal layout of every stage on every mesh class.
+
+    `facts[stage]` are the context columns of a stage, `rules[op]` the target's rules.
+    """
+    cells: dict[str, dict[MeshClass, PriceTable]] = {}
+    functions: dict[str, tuple[TimeTerm, ...]] = {}
+    layouts = 0
+    for stage in graph.stages:
+        if stage.op is Op.FUNCTION:
+            functions[stage.name] = price_function(works[stage.name], max(m.nodes for m in meshes), machine)
+        if not stage.op.on_gpus:
+            continue
+        cells[stage.name] = {}
+        for mesh in meshes:
+            table = cache.table(
+                stage, works[stage.name], mesh, machine, facts[stage.name], rules.get(stage.op.value, ())
+            )
+            if table is not None:
+                layouts += table.rows
+                cells[stage.name][mesh] = table
+    return Tables(meshes, cells, functions, layouts)
+
+
+def _price_cell(
+    stage: Stage,
+    work: StageWork,
+    mesh: MeshClass,
+    machine: Machine,
+    facts: dict[str, int | float],
+    rules: tuple[Rule, ...],
+) -> PriceTable | None:
+    columns = legal_layouts(stage, mesh, facts, rules)
+    if not len(columns["tp"]):
+        return None
+    table = price(work, mesh, columns, machine)
+    return rows_of(table, np.flatnonzero(np.isfinite(table.seconds)))
+
+
+def rows_of(table: PriceTable, rows: np.ndarray) -> PriceTable | None:
+    """Return the table restricted to some rows, or None if there are none."""
+    if not len(rows):
+        return None
+    return replace(
+        table,
+        layouts=select(table.layouts, rows),
+        times=tuple(replace(t, seconds=t.seconds[rows], hidden_seconds=t.hidden_seconds[rows]) for t in table.times),
+        memory=tuple(replace(term, bytes=term.bytes[rows]) for term in table.memory),
+        completion=table.completion[rows],
+        signature=table.signature[rows],
+    )

@@ -1,0 +1,62 @@
+"""Every pass by its text before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pass_examples import COLOCATED, IN_REWARD, MODELS, ONE_STEP_OFF, SPLIT, before_and_after, context, facts, ppo
+
+from passes.bounded_asynchrony import BoundedAsynchrony
+from passes.canonicalize import Canonicalize
+from passes.insert_transitions import InsertTransitions
+from passes.old_logprobs import DropOldLogprobs, ReuseRolloutLogprobs
+from passes.parallelize import Parallelize
+from passes.place import Place
+from passes.share_base_reference import ShareBaseReference
+from rpegc.ir.graph import Graph
+from rpegc.rewrite import Context, Pass
+
+WITH_ADAPTER = MODELS | {"actor": facts("actor", lora_rank=32)}
+IN_REWARD_ONLY = ppo(old="edge reference -> update_actor: reference_logprobs\n", more=IN_REWARD)
+TWINS = """stage reference_again = forward of reference (head = "logits")
+edge rollout -> reference_again: sequences
+edge reference_again -> advantages: teacher_logprobs
+"""
+EXPERTS = MODELS | {"actor": facts("actor", experts=8)}
+
+CASES: dict[str, tuple[Pass, Graph, Context]] = {
+    "canonicalize-penalty-in-loss": (Canonicalize(), ppo(), context(kl_coefficient=0.0)),
+    "canonicalize-penalty-in-reward": (
+        Canonicalize(),
+        IN_REWARD_ONLY,
+        context(kl_coefficient=0.0, kl_where="reward"),
+    ),
+    "canonicalize-equal-stages": (Canonicalize(), ppo(more=TWINS), context()),
+    "drop-old-logprobs": (DropOldLogprobs(), ppo(), context()),
+    "reuse-rollout-logprobs": (
+        ReuseRolloutLogprobs(),
+        ppo(more=IN_REWARD),
+        context(model_changes=frozenset({"reuse-rollout-logprobs"})),
+    ),
+    "share-base-reference": (ShareBaseReference(), ppo(), context(models=WITH_ADAPTER)),
+    "bounded-asynchrony": (BoundedAsynchrony(), ppo(), context(max_staleness=4, placements=(COLOCATED, SPLIT))),
+    "insert-transitions": (InsertTransitions(), ppo(), context(placements=(COLOCATED, SPLIT))),
+    "place": (Place(), ppo(), context(placements=(COLOCATED, SPLIT, ONE_STEP_OFF))),
+    "parallelize": (
+        Parallelize(),
+        ppo(),
+        context(models=EXPERTS, field_values={("train", "recompute"): ("full", "none")}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_text_before_and_after(case: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"passes/{case}.rpeg", before_and_after(*CASES[case]))
+
+
+def test_every_pass_has_a_golden_text() -> None:
+    from passes import default_passes
+
+    assert {type(rewrite) for rewrite in default_passes()} == {type(rewrite) for rewrite, _, _ in CASES.values()}
