@@ -46,7 +46,9 @@ def sharded_cell(m: int, billions: float, passes: float, trained: bool) -> Cell:
         flops = 2 * billions * 1e9 * TOKENS * passes * (1, 1.08, 1.33)[recompute]
         efficiency = 0.62 * micro / (micro + 0.25 * tp) / (1 + 0.09 * (tp - 1)) / (1 + (pp - 1) * micro / 48)
         seconds = flops / (GPU_FLOPS * gpus * efficiency)
-        seconds += billions * 2 / tp / pp / 60 * (3.0 if shard else 1.0) * (TOKENS / 2300 / dp / micro / 220 if shard else 1)
+        seconds += (
+            billions * 2 / tp / pp / 60 * (3.0 if shard else 1.0) * (TOKENS / 2300 / dp / micro / 220 if shard else 1)
+        )
         seconds += offload * billions * (12 if trained else 2) / gpus / 50
         weights = billions * 2 / 1.07 / tp / pp / sharded
         resident = billions * 16 / 1.07 / tp / pp / (dp if trained and shard else max(1, dp)) if trained else 0.2

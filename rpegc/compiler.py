@@ -29,6 +29,7 @@ from rpegc.search.build import build
 from rpegc.search.choose import Outcome, Solver, Variant, choose
 from rpegc.search.diagnose import find_overflow, no_layout
 from rpegc.search.facts import stage_facts
+from rpegc.search.fixed import check_stages, with_fixed
 from rpegc.search.meshes import mesh_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.problem import Limit, Template
@@ -134,12 +135,15 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
 
 def structures(setting: Setting) -> tuple[Graph, ...]:
     """Run the passes and return every structure that the target can express."""
-    graphs = run_passes(passes.default_passes(), expand(setting.pipeline), setting.context, verify)
+    graph = expand(setting.pipeline)
+    fixed = setting.pipeline.fixed()
+    check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
+    graphs = run_passes(passes.default_passes(), graph, setting.context, verify)
     if not graphs:
         names = ", ".join(pattern.name for pattern in setting.context.capabilities.placements)
         message = f"target {setting.backend.name} has no placement for this pipeline (it knows {names})"
         raise InputError(message, setting.pipeline.position("target"))
-    return graphs
+    return tuple(with_fixed(graph, fixed, setting.context.capabilities) for graph in graphs)
 
 
 def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lambda _: None) -> Outcome:

@@ -199,9 +199,10 @@ class Plan:
         return self.mesh(self.stage(stage).mesh)
 
     @property
-    def total_steps(self) -> int:
-        """RL steps that the pipeline asks for."""
-        return int(self.pipeline["training"]["total_steps"])
+    def total_steps(self) -> int | None:
+        """RL steps that the pipeline asks for, if it says so."""
+        steps = self.pipeline["training"]["total_steps"]
+        return None if steps is None else int(steps)
 
     def to_json(self) -> str:
         """Return the text of `plan.json`: sorted where order means nothing, newline at the end."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from measured_training import architecture, price_row, rows, summary
 
-from rpegc.cost.constants import KNOWN_INTERVAL
 from rpegc.cost.forward import price_forward
+from rpegc.cost.framework import KNOWN_INTERVAL
 from rpegc.cost.training import price_training
 from rpegc.cost.work import StageWork
 from rpegc.hardware import load_machine
@@ -44,7 +44,8 @@ def test_step_times_match_published_rows(
     errors = _errors(family, moe)
     median, p90, bias = summary(errors)
     print(
-        f"{family} {'MoE' if moe else 'dense'}: {len(errors)} rows, median {median:.1%}, p90 {p90:.1%}, bias {bias:+.1%}"
+        f"{family} {'MoE' if moe else 'dense'}: "
+        f"{len(errors)} rows, median {median:.1%}, p90 {p90:.1%}, bias {bias:+.1%}"
     )
     assert len(errors) == count
     assert median <= median_limit

@@ -67,7 +67,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], dict[str, Any], MeshClass, str]] =
     (
         "generate",
         "data-parallel-engine-takes-whole-nodes",
-        {"engine_dp": 1, "tp": 2, "replicas": 8, "pp": 1} | {"engine_dp": 3, "replicas": 2},
+        {"engine_dp": 3, "replicas": 2},
         {},
         MESH,
         "with dp 3",

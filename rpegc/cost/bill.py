@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rpegc.cost import constants, exchange, layer, pipeline
+from rpegc.cost import exchange, layer, pipeline
 from rpegc.cost.constants import PRETRAINING, RL_LOGS
 from rpegc.cost.device_memory import device_memory
+from rpegc.cost.framework import interval
 from rpegc.cost.host_memory import host_memory
 from rpegc.cost.micro_batch import layer_terms, recomputed
-from rpegc.cost.model_state import LocalParameters, signatures
+from rpegc.cost.model_state import LocalParameters, signatures, stored_bytes
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm, PriceTable, TimeTerm
 from rpegc.hardware import Figure
@@ -90,8 +91,7 @@ def framework_terms(bill: Bill, factor: Figure) -> None:
 def onload_terms(bill: Bill, local: LocalParameters, transfers: float) -> None:
     """Add the copies of offloaded parameters: bytes over the host link, but never less than the measured fixed time."""
     shape, c = bill.shape, bill.shape.constants
-    shard = c.master_bytes.value * local.total / shape.shard
-    copy = np.maximum(shard / shape.machine.host_to_device_bandwidth.value, c.onload_s.value)
+    copy = np.maximum(stored_bytes(shape, local) / shape.machine.host_to_device_bandwidth.value, c.onload_s.value)
     moved = shape.offload_parameters & (not shape.streams_weights)
     seconds = np.where(moved, transfers * copy, 0.0)
     bill.add("offload_parameters", seconds, np.zeros(shape.rows), c.onload_s.provenance, c.onload_s.source or RL_LOGS)
@@ -111,5 +111,5 @@ def finish(bill: Bill, local: LocalParameters, layouts: Columns) -> PriceTable:
         completion=bill.total()[:, None],
         signature=numbers,
         signatures=found,
-        interval=constants.interval(shape.constants, shape.machine.accelerator.name),
+        interval=interval(shape.constants, shape.machine.accelerator.name),
     )

@@ -16,20 +16,20 @@ from rpegc.cost.constants import (
     GRADIENT_BYTES,
     MEMORY_ROWS,
 )
-from rpegc.cost.model_state import LocalParameters, updated_parameters
+from rpegc.cost.model_state import LocalParameters, stored_bytes, updated_parameters
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
 from rpegc.target import FloatArray
 
 VERL_LINEAR_WORKLOAD = 24576.0
-"""verl packs micro-batches of equal workload s (24576 + s) (utils/seqlen_balancing.py of verl 0.9.1, calculate_workload)."""
+"""verl packs micro-batches of equal workload s (24576 + s): calculate_workload, utils/seqlen_balancing.py, 0.9.1."""
 
 
 def device_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm, ...]:
     """Return the memory terms on one GPU, bytes per layout."""
     tokens = peak_tokens(shape)
     stay = ~shape.offload_parameters & (not shape.streams_weights)
-    weights = weight_bytes(shape) * local.total / np.where(shape.fully_sharded, shape.shard, 1.0)
+    weights = stored_bytes(shape, local)
     onload = np.where(shape.offload_parameters & (not shape.streams_weights), weights, 0.0)
     terms = [
         MemoryTerm("weights", np.where(stay, weights, 0.0), "weights", "spec", _weights_source(shape)),
@@ -65,12 +65,6 @@ def peak_tokens(shape: StepShape) -> FloatArray:
     packed = np.maximum(np.minimum(budget, per_rank * longest), longest)
     counted = np.minimum(np.maximum(shape.micro_batch, 1.0), per_rank) * longest
     return np.where(shape.token_budget > 0, packed, counted)
-
-
-def weight_bytes(shape: StepShape) -> FloatArray:
-    """Return the bytes per weight that a GPU keeps: FP32 shards of a fully sharded trained model, else BF16."""
-    keeps_master = shape.fully_sharded & (shape.work.trained or shape.training)
-    return np.where(keeps_master, shape.constants.master_bytes.value, 2.0)
 
 
 def gathered_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from rpegc.cost.collectives import collective_seconds
-from rpegc.cost.constants import LAYER_GATHER_S, expert_exposed, tensor_exposed
-from rpegc.cost.model_state import LocalParameters
+from rpegc.cost.constants import LAYER_GATHER_S
+from rpegc.cost.framework import expert_exposed, tensor_exposed
+from rpegc.cost.model_state import LocalParameters, stored_bytes
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray
 
@@ -102,29 +103,29 @@ def fully_sharded(shape: StepShape, local: LocalParameters, compute_s: FloatArra
     shard_local = members_per_node(shape, shape.shard, shape.tp)
     gather = collective_seconds(shape.machine, "all_gather", 2.0 * weights, shape.shard, shard_local)
     fixed = np.where(shape.shard > 1, LAYER_GATHER_S.value * shape.stage_layers, 0.0)
+    reduced = np.zeros(shape.rows)
     if shape.training:
-        groups = shape.ranks / shape.shard
+        groups = np.maximum(shape.ranks / shape.shard, 1.0)
         group_local = members_per_node(shape, groups, shape.tp * shape.shard)
-        scatter = collective_seconds(shape.machine, "reduce_scatter", 4.0 * trained, shape.shard, shard_local)
-        reduce = collective_seconds(
-            shape.machine, "all_reduce", 4.0 * trained / shape.shard, np.maximum(groups, 1.0), group_local
-        )
-        wire = np.where(shape.shard > 1, np.where(keeps, 1.0, 2.0) * gather + scatter + fixed, 0.0)
-        wire = wire + np.where(groups > 1, reduce, 0.0)
+        reduced = collective_seconds(shape.machine, "reduce_scatter", 4.0 * trained, shape.shard, shard_local)
+        reduced += collective_seconds(shape.machine, "all_reduce", 4.0 * trained / shape.shard, groups, group_local)
+        gathered = np.where(shape.shard > 1, np.where(keeps, 1.0, 2.0) * gather + fixed, 0.0)
     else:
-        wire = np.where(shape.shard > 1, gather + fixed, 0.0) / np.where(keeps, shape.micro_batches, 1.0)
-    wire = np.where(shape.fully_sharded, wire, 0.0)
-    return wire, exposed_seconds(wire, shape.constants.fully_sharded_exposed.value, compute_s)
+        gathered = np.where(shape.shard > 1, gather + fixed, 0.0) / np.where(keeps, shape.micro_batches, 1.0)
+    gathered = np.where(shape.fully_sharded, gathered, 0.0)
+    reduced = np.where(shape.fully_sharded, reduced, 0.0)
+    exposed = exposed_seconds(gathered, shape.constants.gather_exposed.value, compute_s)
+    cover = np.maximum(compute_s - (gathered - exposed), 0.0)
+    return gathered + reduced, exposed + exposed_seconds(reduced, shape.constants.reduce_exposed.value, cover)
 
 
 def streamed_weights(shape: StepShape, local: LocalParameters, compute_s: FloatArray) -> Exchange:
     """Per micro-batch of a model whose FP32 shards stay on the host: the copy to the GPU before each gather."""
     if not shape.streams_weights:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    shard = shape.constants.master_bytes.value * (local.dense + local.experts) / shape.shard
-    wire = shard / shape.machine.host_to_device_bandwidth.value
+    wire = stored_bytes(shape, local) / shape.machine.host_to_device_bandwidth.value
     wire = wire / np.where(shape.zero == 2, shape.micro_batches, 1.0)
-    return wire, exposed_seconds(wire, shape.constants.fully_sharded_exposed.value, compute_s)
+    return wire, exposed_seconds(wire, shape.constants.gather_exposed.value, compute_s)
 
 
 def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArray) -> Exchange:
@@ -148,7 +149,7 @@ def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArra
 
 
 def point_to_point(shape: StepShape) -> Exchange:
-    """Per update: 2 (m vpp + pp - 1) messages of 2 T H / tp bytes between neighbouring stages (half without backward)."""
+    """Per update: 2 (m vpp + pp - 1) messages of 2 T H / tp bytes between stages; half of them without backward."""
     if np.all(shape.pp == 1):
         return np.zeros(shape.rows), np.zeros(shape.rows)
     split = np.where(shape.sequence_parallel, shape.tp, 1.0)

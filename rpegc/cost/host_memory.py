@@ -18,7 +18,7 @@ from rpegc.cost.constants import (
     STORE_DEFAULT_SHARE,
     STORE_MINIMUM_BYTES,
 )
-from rpegc.cost.model_state import LocalParameters, updated_parameters
+from rpegc.cost.model_state import LocalParameters, stored_bytes, updated_parameters, weight_bytes
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.work import StageWork
@@ -38,12 +38,11 @@ def host_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm, .
     gpus = float(shape.mesh.gpus_per_node)
     nothing = np.zeros(shape.rows)
     moved = shape.offload_parameters | shape.streams_weights
-    parameters = np.where(moved, gpus * pinned_bytes(shape, local, _stored_bytes(shape)), 0.0)
+    parameters = np.where(moved, gpus * pinned_bytes(shape, local, weight_bytes(shape)), 0.0)
     terms = [MemoryTerm("offloaded_parameters", parameters, "host", "spec", PINNED)]
     if not shape.training:
         return tuple(terms)
-    trained_share = updated_parameters(shape, local) * shape.shard / local.total
-    moments = 2.0 * pinned_bytes(shape, local, 0.5 * ADAM_BYTES.value) * trained_share
+    moments = _optimizer_bytes(shape, local)
     terms.append(
         MemoryTerm(
             "offloaded_optimizer", np.where(shape.offload_optimizer, gpus * moments, 0.0), "host", "spec", PINNED
@@ -65,18 +64,27 @@ def host_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm, .
     return (*terms, _passing(shape, local, terms))
 
 
-def pinned_bytes(shape: StepShape, local: LocalParameters, bytes_per_weight: float) -> FloatArray:
+def pinned_bytes(shape: StepShape, local: LocalParameters, bytes_per_weight: FloatArray) -> FloatArray:
     """Return the pinned host bytes of one GPU's weight shards.
 
     Engines of class fsdp copy every tensor by itself: each shard takes the next power of two. Others copy one buffer.
     """
+    shards = np.where(shape.fully_sharded, shape.shard, 1.0)
     if shape.work.engine_class != "fsdp":
-        return bytes_per_weight * local.total / np.where(shape.fully_sharded, shape.shard, 1.0)
+        return bytes_per_weight * local.total / shards
     total = np.zeros(shape.rows)
     for count, elements in weight_tensors(shape.architecture):
-        shard = np.maximum(bytes_per_weight * elements / (shape.shard * shape.tp), 1.0)
+        shard = np.maximum(bytes_per_weight * elements / (shards * shape.tp), 1.0)
         total += count * np.exp2(np.ceil(np.log2(shard)))
     return total / shape.pp
+
+
+def _optimizer_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
+    """Host bytes of one GPU's optimizer state: two FP32 moments, and an FP32 master copy beside BF16 weights."""
+    half = np.full(shape.rows, 0.5 * ADAM_BYTES.value)
+    copies = np.where(shape.fully_sharded, 2.0, 3.0)
+    slice_share = local.total / np.where(shape.fully_sharded, shape.shard, 1.0)
+    return copies * pinned_bytes(shape, local, half) * updated_parameters(shape, local) / slice_share
 
 
 def weight_tensors(architecture: Architecture) -> tuple[tuple[int, int], ...]:
@@ -102,10 +110,6 @@ def weight_tensors(architecture: Architecture) -> tuple[tuple[int, int], ...]:
     return tuple((count, elements) for count, elements in tensors if count and elements)
 
 
-def _stored_bytes(shape: StepShape) -> float:
-    return shape.constants.master_bytes.value if shape.work.engine_class == "fsdp" else 2.0
-
-
 def _passing(shape: StepShape, local: LocalParameters, terms: list[MemoryTerm]) -> MemoryTerm:
     """What a node needs for a while beyond its steady load: loading the model, or the copy of a checkpoint.
 
@@ -123,7 +127,7 @@ def _passing(shape: StepShape, local: LocalParameters, terms: list[MemoryTerm]) 
     else:
         loading = 2.0 * local.total * gpus
     moments = np.where(shape.offload_optimizer, 0.0, ADAM_BYTES.value * updated_parameters(shape, local))
-    weights = np.where(shape.offload_parameters, 0.0, _stored_bytes(shape) * local.total / shape.shard)
+    weights = np.where(shape.offload_parameters, 0.0, stored_bytes(shape, local))
     beyond = np.maximum(loading - steady, gpus * (moments + weights))
     source = "the larger of loading the model and copying a checkpoint to the host"
     return MemoryTerm("loading_or_checkpoint", np.maximum(beyond, 0.0), "host", "spec", source)

@@ -16,8 +16,8 @@ from rpegc.cost.constants import (
     KERNELS_PER_LAYER,
     KERNELS_PER_MOE_LAYER,
     PERMUTE_BYTES,
-    attention_asymptote,
 )
+from rpegc.cost.framework import attention_asymptote
 from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds, gemm_seconds
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray

@@ -59,6 +59,20 @@ def local_parameters(shape: StepShape) -> LocalParameters:
     return LocalParameters(dense, experts, dense, experts)
 
 
+def weight_bytes(shape: StepShape) -> FloatArray:
+    """Return the bytes per weight that an engine keeps: FP32 shards of a fully sharded trained model, else BF16.
+
+    verl keeps FP32 for frozen models of its FSDP engines too (model_dtype fp32 in trainer/config/engine/fsdp.yaml).
+    """
+    keeps_master = shape.fully_sharded & (shape.work.trained or shape.training or shape.streams_weights)
+    return np.where(keeps_master, shape.constants.master_bytes.value, 2.0)
+
+
+def stored_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
+    """Return the bytes of one GPU's share of the weights, wherever they lie."""
+    return weight_bytes(shape) * local.total / np.where(shape.fully_sharded, shape.shard, 1.0)
+
+
 def adapter_parameters(architecture: Architecture, rank: int) -> float:
     """Return the elements of rank-r adapters on all linear modules of the layers: r (in + out) each.
 

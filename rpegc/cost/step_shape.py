@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
 from rpegc.architecture import Architecture
-from rpegc.cost.constants import FrameworkConstants, framework_constants
+from rpegc.cost.framework import FrameworkConstants
+from rpegc.cost.framework_classes import framework_constants
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
 from rpegc.ir.graph import Op
-from rpegc.lengths import GROUP_CORRELATION
+from rpegc.lengths import GROUP_CORRELATION, Lengths
 from rpegc.target import WORDS, BoolArray, Columns, FloatArray, MeshClass
 
 RECOMPUTE_SELECTIVE = WORDS["recompute"].index("selective")
@@ -164,11 +166,15 @@ def _slowest_rank(
     expected_maximum = np.array([_normal_maximum(int(degree)) for degree in degrees])[inverse]
     spread = constants.imbalance.value * deviation * expected_maximum / np.sqrt(per_rank)
     group = work.samples_per_prompt if sequences >= work.samples_per_prompt else 1
-    longest = work.prompt_tokens.mean + work.response_tokens.expected_maximum(
-        max(sequences, 1.0), group, GROUP_CORRELATION
-    )
+    longest = work.prompt_tokens.mean + _longest_response(work.response_tokens, max(sequences, 1.0), group)
     rounding = per_rank * dp / sequences
     return np.asarray(np.maximum(rounding * (1.0 + spread), longest * dp / (sequences * mean)), dtype=np.float64)
+
+
+@lru_cache(maxsize=256)
+def _longest_response(lengths: Lengths, count: float, group: int) -> float:
+    """Return the expected longest of `count` responses; kept, since every mesh class asks for the same one."""
+    return lengths.expected_maximum(count, group, GROUP_CORRELATION)
 
 
 def _normal_maximum(count: int) -> float:

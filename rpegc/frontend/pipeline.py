@@ -83,6 +83,13 @@ class Pipeline:
         """Return the rank of the adapter that a role is trained with; 0 if its weights are trained, or not at all."""
         return self.spec.training.lora_rank if role in self.trained_roles else 0
 
+    def fixed(self) -> dict[str, dict[str, tuple[bool | int | float | str, SourcePosition | None]]]:
+        """Return the layout fields that the user fixed, by stage and field: the value and where it stands."""
+        return {
+            stage: {field: (value, self.position(("fix", stage, field))) for field, value in values.items()}
+            for stage, values in self.spec.fix.items()
+        }
+
     def prompt_lengths(self) -> Lengths:
         """Return the distribution of prompt lengths. Raises `InputError` where no distribution has these figures."""
         return self._lengths("prompt_tokens", self.spec.workload.prompt_tokens)

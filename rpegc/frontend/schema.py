@@ -41,6 +41,8 @@ class PipelineSpec(Block):
     """What the plan is launched with."""
     target_overrides: dict[OverrideKey, bool | int | float | Text] = Field(default_factory=dict)
     """Keys passed through to the target; a key that the planner decides is refused."""
+    fix: dict[Identifier, dict[Identifier, bool | int | float | Text]] = Field(default_factory=dict)
+    """Layout fields that the planner must keep, by stage, such as `rollout: {tp: 2}`."""
     stages: dict[Identifier, StageSpec | None] = Field(default_factory=dict)
     """Stages added to the preset's or put in their place; null removes one."""
 

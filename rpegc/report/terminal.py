@@ -79,8 +79,9 @@ def _glance(plan: Plan) -> RenderableType:
 
 
 def _cost(plan: Plan) -> str:
-    run = plan.gpu_hours_per_step * plan.total_steps
-    text = f"{plan.gpu_hours_per_step:.3g} GPU-hours a step, {run:,.0f} for {plan.total_steps} steps"
+    text = f"{plan.gpu_hours_per_step:.3g} GPU-hours a step"
+    if plan.total_steps is not None:
+        text += f", {plan.gpu_hours_per_step * plan.total_steps:,.0f} for {plan.total_steps} steps"
     return text if plan.usd_per_step is None else f"{text}; {plan.usd_per_step:,.2f} USD a step"
 
 

@@ -178,7 +178,7 @@ def exclusion_with_winding(data: Data, v: Variables) -> None:
     """Stages that exclude each other run one after the other in every period, some k periods apart."""
     for (a, b), excludes in v.overlap.items():
         windings = data.timing.windings(a, b)
-        chosen = {k: excludes for k in windings}
+        chosen = dict.fromkeys(windings, excludes)
         if len(windings) > 1:
             chosen = {k: v.model.new_bool_var(f"winding[{a},{b},{k}]") for k in windings}
         v.model.add_bool_or(*chosen.values(), ~excludes)

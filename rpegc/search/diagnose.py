@@ -11,7 +11,7 @@ from rpegc.cost.fit import margin
 from rpegc.cost.table import PriceTable
 from rpegc.errors import InputError
 from rpegc.ir.graph import Graph, Stage
-from rpegc.search.enumerate import Facts, legal_layouts, refusing_rules
+from rpegc.search.enumerate import legal_layouts, refusing_rules
 from rpegc.search.tabulate import Tables
 from rpegc.target import MeshClass, Rule, layout_at
 from rpegc.units import format_bytes
@@ -71,15 +71,21 @@ def _largest_term(table: PriceTable, row: int, residences: tuple[str, ...]) -> t
     return name, amount
 
 
-def no_layout(stage: Stage, meshes: tuple[MeshClass, ...], facts: Facts, rules: tuple[Rule, ...]) -> InputError:
+def no_layout(
+    stage: Stage, meshes: tuple[MeshClass, ...], facts: dict[str, int | float], rules: tuple[Rule, ...]
+) -> InputError:
     """Say which rule leaves a stage without a legal layout on any mesh, with what it knows of the values."""
     counts: dict[str, int] = {}
     for mesh in meshes:
         legal_layouts(stage, mesh, facts, rules, counts)
     by_name = {rule.name: rule for rule in refusing_rules(stage, rules)}
-    refused = sorted(((count, name) for name, count in counts.items() if count), reverse=True)
-    reason = by_name[refused[0][1]].message.format_map(_Shown(facts)) if refused else "its domain is empty"
     largest = meshes[-1]
+    refused = sorted(((count, name) for name, count in counts.items() if count), reverse=True)
+    reason = (
+        by_name[refused[0][1]].message.format_map(_Shown(facts | _decided(stage, largest)))
+        if refused
+        else "its domain is empty"
+    )
     listing = ", ".join(f"{name} {count}" for count, name in refused)
     return InputError(
         f"stage `{stage.name}` has no legal layout on any mesh up to {largest} GPUs: {reason}",
@@ -88,8 +94,15 @@ def no_layout(stage: Stage, meshes: tuple[MeshClass, ...], facts: Facts, rules: 
     )
 
 
+def _decided(stage: Stage, largest: MeshClass) -> dict[str, int | float]:
+    """Return what is known of every layout: fields with one value left, and the largest mesh."""
+    single = {name: values[0] for name, values in stage.layouts if len(values) == 1}
+    numbers = {name: value for name, value in single.items() if isinstance(value, int | float)}
+    return numbers | {"gpus": largest.gpus, "nodes": largest.nodes, "gpus_per_node": largest.gpus_per_node}
+
+
 class _Shown(dict[str, int | float]):
-    """Values for a rule's message; a layout field, which varies, prints as nothing more than its name."""
+    """Values for a rule's message; a layout field that varies prints as a letter."""
 
     def __missing__(self, key: str) -> str:
-        return "n"
+        return "x"

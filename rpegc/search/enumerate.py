@@ -24,7 +24,7 @@ def legal_layouts(
     """Return every layout of the stage's domain that tiles the mesh and the model and that no rule refuses.
 
     The columns returned are the layout fields and the mesh columns; they may have zero rows. `refusals` counts, if
-    given, how many rows each rule was the first to refuse.
+    given, how many rows each rule refuses.
     """
     counts: dict[str, int] = {} if refusals is None else refusals
     domain = dict(stage.layouts)
@@ -66,7 +66,7 @@ def _filtered(
     keep = np.ones(len(columns["tp"]), dtype=bool)
     for rule in rules:
         allowed = rule.allows(view)
-        counts[rule.name] = counts.get(rule.name, 0) + int((keep & ~allowed).sum())
+        counts[rule.name] = counts.get(rule.name, 0) + int((~allowed).sum())
         keep &= allowed
     return select(columns, keep)
 

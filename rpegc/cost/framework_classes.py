@@ -1,0 +1,171 @@
+"""The known classes of framework and their constants; every class starts from plain physics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from rpegc.cost.constants import MEMORY_ROWS, PRETRAINING, RL_LOGS, assumed, fitted
+from rpegc.cost.framework import FrameworkConstants
+from rpegc.hardware import Figure
+from rpegc.units import MILLISECOND
+
+PHYSICS = FrameworkConstants(
+    name="physics",
+    train_factor=assumed(1.0, "rows of this class define the physics"),
+    forward_factor=assumed(1.0, "rows of this class define the physics"),
+    moe_factor=assumed(1.0, "rows of this class define the physics"),
+    micro_batch_s=assumed(0.0, "covered by the other constants of this class"),
+    micro_batch_lora_s=assumed(0.0, "covered by the other constants of this class"),
+    onload_s=assumed(0.0, "no row of this class offloads parameters"),
+    elementwise=assumed(1.0, "fused kernels"),
+    logit_bytes=assumed(8.0, "FP32 logits written and read"),
+    lora_traffic=fitted(0.58),
+    attention=MappingProxyType({}),
+    tensor_exposed=fitted(0.36),
+    context_exposed=assumed(0.3, "ring exchange of keys and values behind attention"),
+    ulysses_exposed=assumed(1.0, "all-to-all of DeepSpeed-Ulysses (2309.14509) sits on the critical path"),
+    expert_exposed=fitted(0.27),
+    expert_exposed_across_nodes=fitted(0.68),
+    point_to_point_exposed=fitted(0.17),
+    gather_exposed=fitted(0.16),
+    reduce_exposed=fitted(0.16),
+    data_exposed=fitted(0.38),
+    moe_layer_s=fitted(0.84 * MILLISECOND),
+    host_factor=assumed(1.0, "launches without Python wrappers around every module"),
+    selective_recompute=(("attention", 1.0),),
+    update_s=assumed(0.035, "launch, clipping, metrics and data loading per optimizer update"),
+    imbalance=assumed(1.0, "sequences are dealt out without regard to their lengths"),
+    full_shard_from=3,
+    known_on=(),
+    logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
+    logit_memory_forward=assumed(6.0, "BF16 logits and one FP32 copy"),
+    mlp_memory=Figure(22.0, "fitted", MEMORY_ROWS),
+    selective_memory=assumed(1.0, "fused attention keeps no scores: recomputing it frees next to nothing"),
+    master_bytes=Figure(4.0, "spec", "FP32 weights are the sharded parameters themselves (FSDP2)"),
+)
+
+_MEGATRON = replace(
+    PHYSICS,
+    name="megatron",
+    moe_layer_s=fitted(0.2 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
+    known_on=("H100", "H200", "GH200", "A100", "B200", "GB200"),
+)
+_MPT = replace(
+    PHYSICS,
+    name="llm-foundry",
+    gather_exposed=fitted(0.62),
+    reduce_exposed=fitted(0.62),
+    attention=MappingProxyType({"H100": fitted(2.121e14)}),  # FlashAttention of 2023, written for A100
+    full_shard_from=2,
+    known_on=("A100", "H100"),
+)
+_TORCHTITAN = replace(
+    PHYSICS,
+    name="torchtitan",
+    tensor_exposed=fitted(0.70),
+    logit_memory_train=Figure(12.0, "fitted", MEMORY_ROWS),
+    selective_memory=Figure(0.40, "fitted", MEMORY_ROWS),
+    selective_recompute=(("elementwise", 1.0), ("gemm", 0.5)),  # every second matrix product is kept
+    full_shard_from=2,
+    known_on=("H100", "H200"),
+)
+_PRIME = replace(
+    PHYSICS,
+    name="prime-rl",
+    elementwise=fitted(6.9),
+    logit_bytes=assumed(28.0, "FP32 log-probabilities and entropy"),
+    lora_traffic=fitted(5.0),
+    micro_batch_s=fitted(0.9 * MILLISECOND),
+    micro_batch_lora_s=fitted(0.9 * MILLISECOND),
+    moe_layer_s=fitted(3.0 * MILLISECOND),
+    attention=MappingProxyType({"H100": fitted(7.183e14), "H200": fitted(7.183e14)}),  # FlashAttention-3
+    logit_memory_train=Figure(0.0, "fitted", MEMORY_ROWS + ": the RL loss runs in chunks"),
+    logit_memory_forward=Figure(0.0, "fitted", MEMORY_ROWS + ": the RL loss runs in chunks"),
+    full_shard_from=2,
+    known_on=("H100", "H200"),
+)
+_PRIME_SFT = replace(
+    _PRIME,
+    name="prime-rl sft",
+    logit_bytes=assumed(8.0, "cross entropy"),
+    logit_memory_train=Figure(15.0, "fitted", MEMORY_ROWS),
+    logit_memory_forward=Figure(15.0, "fitted", MEMORY_ROWS),
+)
+
+_RL = replace(
+    PHYSICS,
+    name="unknown",
+    train_factor=fitted(1.59, RL_LOGS),
+    forward_factor=fitted(1.63, RL_LOGS),
+    moe_factor=fitted(1.63, RL_LOGS),
+    onload_s=fitted(1.4, RL_LOGS),
+    logit_bytes=assumed(28.0, "FP32 log-probabilities and entropy"),
+    lora_traffic=assumed(0.0, "inside the time per micro-batch of adapter runs"),
+    attention=MappingProxyType(
+        {"GH200": assumed(4.0e14, "as on H100: the figure of GH200 comes from five rows of another framework")}
+    ),
+    logit_memory_train=assumed(
+        9.0, "BF16 logits, FP32 softmax and the token-wise copy of the entropy (4 + 2 + 1), plus the BF16 gradient"
+    ),
+    logit_memory_forward=assumed(7.0, "BF16 logits, FP32 softmax and the token-wise copy of the entropy (4 + 2 + 1)"),
+    imbalance=assumed(1.0, "sequences are dealt out without regard to their lengths"),
+)
+_RL_FSDP = replace(
+    _RL,
+    name="unknown fsdp",
+    micro_batch_s=fitted(0.90 * MILLISECOND, RL_LOGS),
+    micro_batch_lora_s=fitted(2.6 * MILLISECOND, RL_LOGS),
+    elementwise=assumed(3.5, "modules of Hugging Face transformers: norms and rotary embedding unfused, in FP32"),
+    tensor_exposed=fitted(0.70),
+    gather_exposed=fitted(0.70, RL_LOGS + "; verl leaves forward_prefetch off"),
+    host_factor=assumed(1.5, "Python wrappers of FSDP around every module"),
+    full_shard_from=2,
+)
+_RL_MEGATRON = replace(
+    _RL,
+    name="unknown megatron",
+    micro_batch_s=fitted(0.29 * MILLISECOND, RL_LOGS),
+    micro_batch_lora_s=fitted(0.29 * MILLISECOND, RL_LOGS),
+    logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
+)
+_BALANCED = assumed(0.1, "verl deals sequences out with the Karmarkar-Karp method (trainer.balance_batch)")
+
+CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
+    {
+        ("verl", "fsdp"): replace(
+            _RL_FSDP,
+            name="verl fsdp",
+            train_factor=fitted(1.22, RL_LOGS),
+            forward_factor=fitted(1.11, RL_LOGS),
+            imbalance=_BALANCED,
+            known_on=("H100", "H800", "H20"),
+        ),
+        ("verl", "megatron"): replace(
+            _RL_MEGATRON,
+            name="verl megatron",
+            train_factor=fitted(1.40, RL_LOGS),
+            forward_factor=fitted(1.86, RL_LOGS),
+            imbalance=_BALANCED,
+            known_on=("H100", "H800", "H20"),
+        ),
+        ("deepspeed", "fsdp"): replace(
+            _RL_FSDP,
+            name="deepspeed",
+            train_factor=fitted(1.85, "fitted to the OpenRLHF table of 13B and 70B PPO on A800 (arXiv 2405.11143)"),
+            full_shard_from=3,
+        ),
+        ("megatron-bridge", "megatron"): _MEGATRON,
+        ("llm-foundry", "fsdp"): _MPT,
+        ("torchtitan", "fsdp"): _TORCHTITAN,
+        ("prime-rl", "fsdp"): _PRIME,
+        ("prime-rl sft", "fsdp"): _PRIME_SFT,
+    }
+)
+
+
+def framework_constants(framework: str, engine_class: str) -> FrameworkConstants:
+    """Return the constants of a framework and engine class, or those of an unknown one of the same engine class."""
+    unknown = _RL_MEGATRON if engine_class == "megatron" else _RL_FSDP
+    return CLASSES.get((framework, engine_class), unknown)
