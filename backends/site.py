@@ -7,7 +7,7 @@ from importlib import resources
 
 from ruamel.yaml import YAML
 
-from rpegc.errors import InputError, guess
+from rpegc.errors import InputError, SourcePosition, guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ def site_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
-def load_site(name: str) -> Site:
-    """Read a site profile; InputError for a name that has none."""
+def load_site(name: str, position: SourcePosition | None = None) -> Site:
+    """Read a site profile; InputError, at the given place, for a name that has none."""
     if name not in site_names():
-        raise InputError(f"cluster.site: there is no site profile {name!r}", hint=guess(name, site_names()))
+        raise InputError(f"cluster.site: there is no site profile {name!r}", position, guess(name, site_names()))
     text = (resources.files("backends") / "sites" / f"{name}.yaml").read_text(encoding="utf-8")
     data = YAML(typ="safe", pure=True).load(text)
     return Site(

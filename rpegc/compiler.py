@@ -5,21 +5,24 @@ pipeline.yaml -> RPEG -> passes -> variants -> price tables -> problems -> best 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import backends
 import passes
 import search_spaces
-from rpegc.cost.work import WorkContext, stage_works
+from backends.site import load_site
+from rpegc.cost.host_memory import node_terms, object_store_bytes
+from rpegc.cost.table import MemoryTerm
+from rpegc.cost.work import StageWork, WorkContext, stage_works
 from rpegc.emit import Backend, EmittedFile, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
-from rpegc.hardware import Machine
-from rpegc.ir.graph import Graph
+from rpegc.hardware import Machine, load_machine, machine_names
+from rpegc.ir.graph import Graph, Op
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
 from rpegc.plan import Plan, Target
@@ -33,12 +36,10 @@ from rpegc.search.fixed import check_stages, with_fixed
 from rpegc.search.meshes import mesh_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.problem import Limit, Template
+from rpegc.search.remedy import smallest_change
 from rpegc.search.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, tabulate
 from rpegc.target import MeshClass
-
-LARGEST_CLUSTER_TRIED = 4096
-"""Nodes up to which a smallest cluster is looked for when nothing fits."""
 
 Progress = Callable[[str], None]
 
@@ -71,6 +72,11 @@ class Setting:
         """Memory of one GPU and of one node's host."""
         return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
 
+    def node_terms(self, works: Mapping[str, StageWork]) -> tuple[MemoryTerm, ...]:
+        """Return what every node holds whatever the plan: system, object store, data workers."""
+        stores = [object_store_bytes(work, self.machine) for work in works.values() if work.op is Op.GENERATE]
+        return node_terms(max(stores, default=0.0))
+
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
         """The mesh classes of the space."""
@@ -86,7 +92,7 @@ def compile_to_folder(
     check_replaceable(folder)
     plan = compile_pipeline(pipeline, options, progress)
     progress("writing")
-    replace_folder(plan_files(plan, pipeline.site), folder)
+    replace_folder(plan_files(plan, setting_of(pipeline, options)), folder)
     return plan, folder
 
 
@@ -95,28 +101,39 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
     setting = setting_of(pipeline, options)
     progress("rewriting")
     graphs = structures(setting)
-    outcome = search(setting, graphs, progress)
-    if outcome.winner is None:
-        raise _nothing_fits(setting, graphs, outcome)
+    try:
+        outcome = search(setting, graphs, progress)
+        if outcome.winner is None:
+            raise _nothing_fits(setting, outcome)
+    except NothingFits as problem:
+        progress("nothing fits: looking for the smallest change that would")
+        raise NothingFits(problem.message, problem.term, _remedy(setting)) from None
     return _plan(setting, outcome)
 
 
-def plan_files(plan: Plan, site: str) -> dict[str, EmittedFile]:
-    """Return every file of a compiled folder by relative path."""
+def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
+    """Return every file of a compiled folder by relative path. Raises InputError for what the target would refuse."""
+    works = stage_works(plan.graph, setting.work)
+    facts = {
+        stage.name: stage_facts(works[stage.name], setting.work, setting.machine)
+        for stage in plan.graph.stages
+        if stage.op.on_gpus
+    }
     files = {
         "plan.json": EmittedFile(plan.to_json().encode()),
         "pipeline.rpeg": EmittedFile(print_graph(plan.graph).encode()),
     }
-    return files | dict(backends.backend(plan.target.name).emit(plan, site))
+    return files | dict(setting.backend.emit(plan, setting.pipeline.site, facts))
 
 
 def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     """Gather what a pipeline and options say into one setting."""
     backend = backends.backend(pipeline.spec.target)
-    capabilities = backend.capabilities()
+    load_site(pipeline.site, pipeline.position(("cluster", "site")))
+    models = pipeline.model_facts()
+    capabilities = backend.capabilities(lora_rank=max(facts.lora_rank for facts in models.values()))
     space = search_spaces.load_space(options.space)
     workload = pipeline.workload_facts()
-    models = pipeline.model_facts()
     work = WorkContext(
         architectures=pipeline.architectures,
         prompts=workload.prompts_per_step,
@@ -166,6 +183,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     for stage in graph.stages:
         if stage.op.on_gpus and not tables.cells[stage.name]:
             raise no_layout(stage, setting.meshes, facts[stage.name], rules.get(stage.op.value, ()))
+    device, host = setting.capacities_bytes
     homes = {stage.name: stage.meshes for stage in graph.stages if stage.op.on_gpus}
     problem = build(
         graph,
@@ -174,7 +192,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
         setting.backend.ties_for(graph),
         (Template(graph.tree, homes),),
         MeshClass(setting.nodes, machine.gpus_per_node),
-        setting.capacities_bytes,
+        (device, host - sum(float(term.bytes.sum()) for term in setting.node_terms(works))),
     )
     return Variant(graph, tables, problem)
 
@@ -182,6 +200,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
 def _plan(setting: Setting, outcome: Outcome) -> Plan:
     pipeline, capabilities = setting.pipeline, setting.context.capabilities
     assert outcome.winner is not None, "a plan needs a winner"
+    works = stage_works(outcome.winner.variant.graph, setting.work)
     request = Request(
         name=pipeline.name,
         pipeline=pipeline.resolved(),
@@ -192,7 +211,8 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         machine=setting.machine,
         nodes=setting.nodes,
         work_context=setting.work,
-        works=stage_works(outcome.winner.variant.graph, setting.work),
+        works=works,
+        node_terms=setting.node_terms(works),
         capacities_bytes=setting.capacities_bytes,
         meshes=len(setting.meshes),
         tolerance=setting.options.tolerance,
@@ -200,36 +220,25 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
     return assemble(request, outcome)
 
 
-def _nothing_fits(setting: Setting, graphs: tuple[Graph, ...], outcome: Outcome) -> NothingFits:
-    """Name the term that breaks the machine and the smallest change found that would fit."""
+def _nothing_fits(setting: Setting, outcome: Outcome) -> NothingFits:
+    """Name the term that breaks the machine."""
     variant = outcome.attempts[0].variant
     overflow = find_overflow(variant.graph, variant.tables, setting.capacities_bytes)
     message = f"no plan of {setting.pipeline.name} fits {setting.nodes} nodes of {setting.machine.name}"
-    nodes = _smallest_cluster(setting, graphs)
-    change = (
-        f"cluster.nodes: {nodes}" if nodes else "more nodes alone do not help: a smaller model or shorter responses"
-    )
-    return NothingFits(message, overflow.sentence, change)
+    return NothingFits(message, overflow.sentence)
 
 
-def _smallest_cluster(setting: Setting, graphs: tuple[Graph, ...]) -> int | None:
-    """Return the smallest number of nodes on which some plan fits: doubling, then bisection, on the quick space."""
-    options = replace(setting.options, space="quick", tolerance=0.9)
-    quick = setting_of(setting.pipeline, options)
+def _remedy(setting: Setting) -> str:
+    """Find the smallest change that fits, on the quick space and with the simplest structure."""
+    quick = setting_of(setting.pipeline, replace(setting.options, space="quick", tolerance=0.9))
     graphs = structures(quick)[:1]
 
-    def fits(nodes: int) -> bool:
+    def fits(machine: str, nodes: int) -> bool:
+        attempt = replace(quick, machine=load_machine(machine), nodes=nodes)
         try:
-            return search(replace(quick, nodes=nodes), graphs).winner is not None
-        except InputError:
+            return search(attempt, graphs).winner is not None
+        except (InputError, NothingFits):
             return False
 
-    low, high = setting.nodes, setting.nodes * 2
-    while not fits(high):
-        low, high = high, high * 2
-        if high > LARGEST_CLUSTER_TRIED:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    others = [name for name in machine_names() if name != setting.machine.name]
+    return smallest_change(fits, setting.machine.name, setting.nodes, others)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpegc.errors import InputError
+from rpegc.units import format_count
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -116,6 +117,23 @@ def layout_at(columns: Columns, row: int) -> Layout:
     return kind(**values)
 
 
+def describe_layout(layout: Layout) -> str:
+    """Return a layout in the field's shorthand, leaving out what has no effect."""
+    if isinstance(layout, EngineLayout):
+        parts = [f"{layout.replicas} replicas", f"tp {layout.tp}", f"{layout.max_sequences} seqs"]
+        parts += [f"memory {layout.memory_fraction:g}", f"batch {format_count(layout.batched_tokens)} tokens"]
+        parts += [f"{name} {getattr(layout, name)}" for name in ("pp", "ep", "engine_dp") if getattr(layout, name) > 1]
+        parts += ["sleeps"] if layout.offload else []
+        return ", ".join(parts + ([layout.precision] if layout.precision != "bf16" else []))
+    degrees = ("dp", "ulysses", "cp", "tp", "pp", "vpp", "ep", "etp")
+    parts = [f"{name} {getattr(layout, name)}" for name in degrees if getattr(layout, name) > 1]
+    parts.append(f"ZeRO-{layout.zero} over {layout.shard_size}")
+    parts.append(f"{format_count(layout.token_budget)} tokens" if layout.token_budget else f"{layout.micro_batch} seqs")
+    parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
+    moved = [name for name in ("parameters", "optimizer", "activations") if getattr(layout, f"offload_{name}")]
+    return ", ".join(parts + ([f"offload {'+'.join(moved)}"] if moved else []))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class MeshClass:
     """What the price of a mesh depends on: its shape. `nodes` whole nodes or a slice of `gpus_per_node` of each."""
@@ -167,13 +185,15 @@ class Rule:
     """One thing a target refuses: filters whole tables, and checks the chosen row again before emission.
 
     `source` names the file of the target that enforces it, or would crash on it at run time. `message` is a sentence
-    whose braces name columns; it is filled with the values of the offending row.
+    whose braces name columns; it is filled with the values of the offending row. `capacity` marks a rule that refuses
+    for lack of memory: if only such rules stand in the way, nothing fits, and the input is not wrong.
     """
 
     name: str
     source: str
     message: str
     allows: Callable[[Columns], BoolArray]
+    capacity: bool = False
 
     def check(self, layout: Layout, mesh: MeshClass, context: Mapping[str, Any], where: str) -> None:
         """Raise `InputError` unless the rule allows this layout; `context` supplies the extra columns."""

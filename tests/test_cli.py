@@ -118,15 +118,26 @@ def test_compile_replaces_its_own_output_and_leaves_other_folders_alone(run: Run
 
 def test_nothing_fits_names_the_term_and_the_smallest_change(run: Run, tmp_path: Path) -> None:
     path = edited(tmp_path, "Qwen/Qwen3-8B", "Qwen/Qwen3-235B-A22B")
-    path = edited(tmp_path, "nodes: 4", "nodes: 1", path)
+    path = edited(tmp_path, "gh200-alps, nodes: 4, site: alps", "h200-dgx, nodes: 1, site: generic", path)
     code, _, err = run("compile", path, "-o", "never", "--space", "quick")
     assert code == 3, err
-    assert "its largest term is" in err
-    assert "cluster.nodes: " in err
+    assert "update_actor needs at least" in err
+    assert "its largest term is optimizer" in err
     assert not (tmp_path / "never").exists()
-    nodes = err.split("cluster.nodes: ")[1].split()[0]
+    nodes = int(err.split("smallest change that fits: cluster.nodes: ")[1].split()[0])
     grown = edited(tmp_path, "nodes: 1", f"nodes: {nodes}", path)
     assert run("compile", grown, "-o", "fits", "--space", "quick")[0] == 0
+    fewer = edited(tmp_path, f"nodes: {nodes}", f"nodes: {nodes - 1}", grown)
+    assert run("compile", fewer, "-o", "never", "--space", "quick")[0] == 3
+
+
+def test_where_nodes_do_not_help_another_machine_is_named(run: Run, tmp_path: Path) -> None:
+    """FSDP loads the whole model in FP32 on one rank: 940 GB of host memory, twice what an Alps node has."""
+    path = edited(tmp_path, "Qwen/Qwen3-8B", "Qwen/Qwen3-235B-A22B")
+    code, _, err = run("compile", path, "-o", "never", "--space", "quick")
+    assert code == 3, err
+    assert "no number of gh200-alps nodes" in err
+    assert "cluster.hardware: h200-dgx" in err
 
 
 BAD = [

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
 
 import pytest
+from example_plans import EXAMPLES, example, separate_rollout
 
 import backends
 from rpegc.compiler import Options, compile_pipeline
-from rpegc.frontend.load import load_pipeline, pipeline_from_text
+from rpegc.frontend.load import pipeline_from_text
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.ir.period import period
 from rpegc.ir.text import parse_graph, print_graph
@@ -20,14 +20,12 @@ from rpegc.plan import Plan, plan_from_document
 from rpegc.search.enumerate import legal_layouts
 from rpegc.target import EngineLayout, MeshClass, ShardedLayout
 
-ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 OPTIONS = Options(space="quick")
 
 
-@pytest.fixture(scope="module", params=EXAMPLES, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=[*EXAMPLES, None], ids=lambda path: path.stem if path else "one-step-off")
 def plan(request: pytest.FixtureRequest) -> Plan:
-    return compile_pipeline(load_pipeline(request.param), OPTIONS)
+    return example(request.param) if request.param else separate_rollout()[0]
 
 
 def meshes_of(plan: Plan, name: str) -> set[str]:

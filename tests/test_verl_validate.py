@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -92,8 +96,6 @@ print(json.dumps([[row["raw_prompt"], row["reward_model"]["ground_truth"], row["
 
 def test_answer_column_becomes_what_the_reward_loop_reads(tmp_path: Path) -> None:
     """The emitted dataset class, run on verl's own: texts become chats, answers ground truths, long prompts go."""
-    import json
-
     write_files(backend("verl").emit(colocated_grpo()), tmp_path)
     data = tmp_path / "rows.jsonl"
     rows = [{"question": "two plus two", "answer": "4"}, {"question": "a b c d e f g", "answer": "1"}]
@@ -104,3 +106,35 @@ def test_answer_column_becomes_what_the_reward_loop_reads(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == [[[{"role": "user", "content": "two plus two"}], "4", "rpegc"]]
+
+
+DRIVER_STUB = """#!/bin/bash
+set -euo pipefail
+source "$RPEGC_LAUNCH_DIR/environment.sh"
+python3 -c 'import ray; ray.init(address="auto", log_to_driver=False); print("GPUS", ray.cluster_resources()["GPU"])'
+exit 7
+"""
+
+
+def test_real_ray_starts_waits_and_stops_with_the_driver_status(tmp_path: Path) -> None:
+    """The emitted one-node launch, with a real Ray that claims four GPUs; only preflight and driver are stand-ins."""
+    write_files(backend("verl").emit(lora(), "generic"), tmp_path)
+    launch, ray_folder = tmp_path / "launch", Path("/tmp") / f"rpegc-{os.getpid()}"  # Ray's sockets need a short path
+    (launch / "preflight.sh").write_text("exit 0\n")
+    (launch / "train.sh").write_text(DRIVER_STUB)
+    python = environment("validate", limit_s=900)
+    done = subprocess.run(
+        ["bash", str(launch / "run_local.sh")],
+        env=os.environ
+        | {"PATH": f"{python.parent}:{os.environ['PATH']}", "RPEGC_RAY_DIR": str(ray_folder), "RPEGC_RAY_PORT": "26379"}
+        | {"RPEGC_OBJECT_STORE_BYTES": "100000000", "RPEGC_RAY_WAIT_S": "90"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert "GPUS 4.0" in done.stdout, done.stdout[-1500:] + done.stderr[-3000:]
+    assert done.returncode == 7
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", 26379)) != 0, "Ray is still there"
+    shutil.rmtree(ray_folder, ignore_errors=True)

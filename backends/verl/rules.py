@@ -259,6 +259,7 @@ GENERATE: tuple[Rule, ...] = (
         "memory fraction {memory_fraction} of {hbm_bytes:.0f} bytes on tp {tp} GPUs must exceed the weights, "
         "{parameter_bytes:.0f} bytes, or no KV block is left",
         _weights_fit_the_engine,
+        capacity=True,
     ),
     Rule(
         "memory-fraction-is-a-share",

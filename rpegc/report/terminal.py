@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rpegc.plan import MemoryPhase, Plan, PlannedStage
-from rpegc.target import EngineLayout, Layout, ShardedLayout
-from rpegc.units import format_bytes, format_count, format_seconds
+from rpegc.target import describe_layout
+from rpegc.units import format_bytes, format_seconds
 
 
 def console(stderr: bool = False) -> Console:
@@ -64,7 +64,8 @@ def _glance(plan: Plan) -> RenderableType:
         ),
         (
             "proof",
-            f"no plan of the space is below {format_seconds(plan.lower_bound_s)}: gap {plan.gap:.2%} ({plan.search.status})",
+            f"no plan of the space is below {format_seconds(plan.lower_bound_s)}: "
+            f"gap {plan.gap:.2%} ({plan.search.status})",
         ),
         ("throughput", f"{plan.tokens_per_s_per_gpu:,.0f} tokens/s/GPU over all GPUs"),
         ("MFU", f"{plan.mfu:.1%} of training time on training GPUs, recompute not counted"),
@@ -111,34 +112,9 @@ def _stages(plan: Plan) -> RenderableType:
             mesh,
             format_seconds(stage.start_s),
             format_seconds(stage.seconds),
-            describe_layout(stage.layout),
+            describe_layout(stage.layout) if stage.layout else "",
         )
     return table
-
-
-def describe_layout(layout: Layout | None) -> str:
-    """Return a layout in the field's shorthand, leaving out what has no effect."""
-    if isinstance(layout, EngineLayout):
-        parts = [f"{layout.replicas} replicas", f"tp {layout.tp}", f"{layout.max_sequences} seqs"]
-        parts += [f"memory {layout.memory_fraction:g}", f"batch {format_count(layout.batched_tokens)} tokens"]
-        parts += [f"{name} {getattr(layout, name)}" for name in ("pp", "ep", "engine_dp") if getattr(layout, name) > 1]
-        return ", ".join(
-            parts + (["sleeps"] if layout.offload else []) + ([layout.precision] if layout.precision != "bf16" else [])
-        )
-    if isinstance(layout, ShardedLayout):
-        parts = [
-            f"{name} {getattr(layout, name)}"
-            for name in ("dp", "ulysses", "cp", "tp", "pp", "vpp", "ep")
-            if getattr(layout, name) > 1
-        ]
-        parts.append(f"ZeRO-{layout.zero} over {layout.shard_size}")
-        parts.append(
-            f"{format_count(layout.token_budget)} tokens" if layout.token_budget else f"{layout.micro_batch} seqs"
-        )
-        parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-        moved = [name for name in ("parameters", "optimizer", "activations") if getattr(layout, f"offload_{name}")]
-        return ", ".join(parts + ([f"offload {'+'.join(moved)}"] if moved else []))
-    return ""
 
 
 def _terms(plan: Plan) -> RenderableType:

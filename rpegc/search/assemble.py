@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from rpegc import __version__
+from rpegc.cost.table import MemoryTerm
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.cost.work_depth import stage_work_flops
 from rpegc.hardware import Machine
@@ -49,6 +50,7 @@ class Request:
     nodes: int
     work_context: WorkContext
     works: Mapping[str, StageWork]
+    node_terms: tuple[MemoryTerm, ...]
     capacities_bytes: tuple[float, float]
     meshes: int
     tolerance: float
@@ -65,7 +67,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     graph, tables = winner.variant.graph, winner.variant.tables
     meshes = bind_meshes(graph, tables, choice, request.machine.gpus_per_node, request.nodes)
     stages = bind_stages(graph, tables, choice, meshes)
-    memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes)
+    memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes, request.node_terms)
     timing = Timing(graph, choice, stages, meshes, math.ceil(period))
     period_s = float(period) / 1000.0
     assert winner.cost, "a winner has a cost"

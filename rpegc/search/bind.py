@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rpegc.cost.fit import fit_probability
-from rpegc.cost.table import PriceTable
+from rpegc.cost.table import MemoryTerm, PriceTable
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.plan import MemoryPhase, PlannedStage, PlannedTerm
 from rpegc.search.problem import Choice
@@ -108,10 +108,11 @@ def bind_memory(
     choice: Choice,
     meshes: Mapping[int, Mesh],
     capacities_bytes: tuple[float, float],
+    node_terms: tuple[MemoryTerm, ...],
 ) -> tuple[MemoryPhase, ...]:
     """Return memory per mesh and phase: what stays resident of all stages around, plus the running stage's own.
 
-    Host bytes are those of the stages on this mesh and around it.
+    Host bytes are those of the stages on this mesh and around it, and `node_terms`, which every node holds.
     """
     phases = []
     for node, mesh in meshes.items():
@@ -119,6 +120,7 @@ def bind_memory(
         around = {s.name: s for s in graph.stages if s.op.on_gpus and choice.nodes[s.name] in path}
         for phase in (name for name in around if choice.nodes[name] == node):
             device, host = _phase_bytes(tables, choice, around, phase)
+            host = {f"node.{term.name}": float(term.bytes.sum()) for term in node_terms} | host
             by_op: dict[Op, float] = {}
             for name, amount in device.items():
                 op = around[name.split(".")[0]].op

@@ -5,31 +5,42 @@ Bound and plan are valid at every step, and the loop ends because at worst every
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
 from rpegc.search.boxes import Box, CellKey, Splitter, box_of, cells_of
 from rpegc.search.master import Answer, Relaxed, solve_master
-from rpegc.search.problem import Limit, Problem, Template
+from rpegc.search.measures import devices_used, free_units, order_of
+from rpegc.search.problem import Choice, Limit, Problem, Template
+from rpegc.search.schedule import exact_choice
 from rpegc.search.timing import Timing
 from rpegc.search.variables import Data, Goal, Meshes
+
+FEW_ROWS = 100
+"""Boxes with more rows than this together are split before their rows are tried one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best plan so far: every box is one row; `template` is the tree that its meshes belong to."""
+    """The best plan so far, and its rank: whole milliseconds, devices, free units, layout order."""
 
-    template: Template
-    plan: Relaxed
+    choice: Choice
+    exact_period: Fraction
+    meshes: Meshes
+    period: int
+    devices: int
+    headroom: int
+    order: int
 
 
 @dataclass(slots=True)
 class Search:
-    """The state that lives from rung to rung: boxes, the best plan, the cutoff that it sets, and the effort spent.
+    """The state that lives from rung to rung: boxes, the best plan and the effort spent.
 
-    `wanted` is the largest period of interest (ms) before any plan is known.
+    `wanted` is the largest period of interest (ms) before any plan is known. `bound` is the lower bound of the rung
+    in progress. `spent` counts deterministic time, `largest` the variables and constraints of the largest program.
     """
 
     problem: Problem
@@ -39,23 +50,53 @@ class Search:
     boxes: dict[CellKey, tuple[Box, ...]]
     splitter: Splitter
     incumbent: Incumbent | None = None
+    bound: int = 0
     spent: float = 0.0
     masters: int = 0
     largest: tuple[int, int] = (0, 0)
-    log: list[str] = field(default_factory=list)
 
     @property
     def progress(self) -> tuple[int, int]:
-        """A pair that changes whenever a box is split or a better plan is found."""
-        best = self.wanted + 1 if self.incumbent is None else self.incumbent.plan.period
+        """A pair that changes whenever a box is split or a plan of a better period is found."""
+        best = self.wanted + 1 if self.incumbent is None else self.incumbent.period
         return best, sum(len(boxes) for boxes in self.boxes.values())
 
-    def ask(self, data: Data, time: float, gap: float) -> Answer:
+    def better_than_incumbent(self, data: Data, tolerance: float) -> Data:
+        """Restrict an integer program to plans that beat the incumbent in its goal and match it in earlier goals."""
+        best = self.incumbent
+        if best is None:
+            return replace(data, cutoff=self.wanted)
+        if data.goal is Goal.PERIOD:
+            return replace(data, cutoff=proven_from(best.period, tolerance) - 1)
+        data = replace(data, cutoff=best.period, devices=best.devices)
+        if data.goal is Goal.DEVICES:
+            return replace(data, devices=best.devices - 1)
+        if data.goal is Goal.HEADROOM:
+            return replace(data, headroom=best.headroom + 1)
+        return replace(data, headroom=best.headroom, order=best.order - 1)
+
+    def ask(self, data: Data, stop_at: float, gap: float) -> Answer:
         """Solve one integer program within what is left of the budget, and count its effort."""
+        time = min(max(0.0, stop_at - self.spent), self.limit.master_time)
         answer = solve_master(data, time, gap, self.limit.memory_mb)
         self.spent += answer.deterministic_time
+        self.masters += 1
         self.largest = max(self.largest, (answer.variables, answer.constraints))
         return answer
+
+    def adopt(self, template: Template, plan: Relaxed) -> None:
+        """Make a plan of single rows the incumbent."""
+        rows = {stage: (m, int(box.rows[0])) for stage, (m, box) in plan.boxes.items()}
+        choice, exact = exact_choice(self.problem, template, plan.meshes, rows, plan.start_ms, plan.period)
+        self.incumbent = Incumbent(
+            choice=choice,
+            exact_period=exact,
+            meshes=plan.meshes,
+            period=-(-exact.numerator // exact.denominator),
+            devices=devices_used(self.problem, template, plan.meshes),
+            headroom=free_units(self.problem, template, plan.meshes, rows),
+            order=order_of(self.problem, rows),
+        )
 
 
 def proven_from(period: int, tolerance: float) -> int:
@@ -63,93 +104,67 @@ def proven_from(period: int, tolerance: float) -> int:
     return period - int(period * tolerance)
 
 
-def refine(search: Search, template: Template, stop_at: float, fixed: Meshes | None = None) -> tuple[int, bool]:
-    """Run the box loop for the period on one template; return (lower bound, whether it proves the incumbent).
+def refine(search: Search, template: Template, stop_at: float, goal: Goal, fixed: Meshes | None = None) -> bool:
+    """Run the box loop for one goal on one template; return whether the incumbent is proven within the tolerance.
 
-    The loop of `fixed` meshes settles one relaxed plan of the loop over all meshes: either its real rows hold a better
-    plan, or its boxes end up so small that no relaxed plan on these meshes is worth a look. Ends when
+    Over all meshes, each relaxed plan is settled by the same loop with its meshes `fixed`: either its real rows hold a
+    better plan, or its boxes end up so small that no relaxed plan on these meshes is of interest any more. Ends when
     `search.spent` reaches `stop_at`. Without an incumbent, "proven" means that there is no plan below what is wanted.
     """
-    bound, gap = 0, search.limit.tolerance / 4
+    tolerance = search.limit.tolerance if goal is Goal.PERIOD else 0.0
     for _ in range(search.limit.iterations):
-        best = search.wanted + 1 if search.incumbent is None else search.incumbent.plan.period
-        goal = best if search.incumbent is None else proven_from(best, search.limit.tolerance)
-        if bound >= goal:
-            return bound, True
-        left = stop_at - search.spent
-        if left <= 0:
-            return bound, False
-        data = Data(search.problem, template, search.timing, search.boxes, cutoff=goal - 1, fixed=fixed)
-        answer = search.ask(data, min(left, search.limit.master_time), gap)
-        bound = max(bound, answer.bound)
-        _log(search, template, "master" if fixed is None else "  inner", answer, bound)
+        data = Data(search.problem, template, search.timing, search.boxes, cutoff=search.wanted, goal=goal, fixed=fixed)
+        relaxed = search.better_than_incumbent(data, tolerance)
+        if goal is Goal.PERIOD and fixed is None and search.bound > relaxed.cutoff:
+            return True
+        if search.spent >= stop_at:
+            return False
+        answer = search.ask(relaxed, stop_at, tolerance / 4)
+        if goal is Goal.PERIOD and fixed is None:
+            search.bound = max(search.bound, answer.bound)
         if answer.infeasible:
-            return bound, True
+            return True
         if answer.plan is None:
-            return bound, False
+            return False
+        before = search.progress
         if fixed is None:
-            before = search.progress
-            refine(search, template, stop_at, answer.plan.meshes)
-            progress = search.progress != before
+            _split(search, answer.plan)
+            refine(search, template, stop_at, goal, answer.plan.meshes)
+            improved = False
         else:
-            few = sum(len(box.rows) for _, box in answer.plan.boxes.values()) <= FEW_ROWS
-            progress = few and _price(search, replace(data, cutoff=best - 1), answer.plan, stop_at)
-            progress = _split(search, answer.plan) or progress
-        if not progress:
-            return bound, False
-    return bound, False
-
-
-FEW_ROWS = int(os.environ.get("R", "200"))
-"""Boxes with more rows than this together are split before their rows are tried one by one."""
+            improved = _price(search, search.better_than_incumbent(data, 0.0), answer.plan, stop_at)
+            _split(search, answer.plan)
+        if search.progress == before and not improved:
+            return False
+    return False
 
 
 def _price(search: Search, data: Data, relaxed: Relaxed, stop_at: float) -> bool:
-    """Solve with the meshes of a relaxed plan and the real rows of its boxes; keep the plan if it is better."""
-    time = min(max(0.05, stop_at - search.spent), search.limit.master_time)
-    rows = {(stage, m): _rows(search, (stage, m), box) for stage, (m, box) in relaxed.boxes.items()}
-    answer = search.ask(replace(data, boxes=rows, fixed=relaxed.meshes), time, search.limit.tolerance / 4)
-    _log(search, data.template, "  rows", answer, 0)
+    """Solve over the real rows of a relaxed plan's boxes, unless they are many; keep the plan if there is one."""
+    rows = {(stage, m): _single_rows(search, (stage, m), box) for stage, (m, box) in relaxed.boxes.items()}
+    if sum(len(boxes) for boxes in rows.values()) > FEW_ROWS:
+        return False
+    tolerance = search.limit.tolerance / 4 if data.goal is Goal.PERIOD else 0.0
+    answer = search.ask(replace(data, boxes=rows), stop_at, tolerance)
     if answer.plan is not None:
-        search.incumbent = Incumbent(data.template, answer.plan)
+        search.adopt(data.template, answer.plan)
     return answer.plan is not None
 
 
-def _rows(search: Search, key: CellKey, box: Box) -> tuple[Box, ...]:
+def _single_rows(search: Search, key: CellKey, box: Box) -> tuple[Box, ...]:
+    """Return one box for each row of a box."""
     cell = search.splitter.cells[key]
     return tuple(box_of(cell, box.rows[i : i + 1]) for i in range(len(box.rows)))
 
 
-def _split(search: Search, relaxed: Relaxed) -> bool:
-    """Split the boxes that a relaxed plan chose; return whether any could be split."""
-    any_split = False
+def _split(search: Search, relaxed: Relaxed) -> None:
+    """Split the boxes that a relaxed plan chose, where their rows differ."""
     for stage, (m, box) in relaxed.boxes.items():
         halves = search.splitter.halves((stage, m), box)
-        if len(halves) > 1:
-            any_split = True
-            others = [other for other in search.boxes[stage, m] if other is not box]
-            search.boxes[stage, m] = (*others, *halves)
-    return any_split
+        others = [other for other in search.boxes[stage, m] if other is not box]
+        search.boxes[stage, m] = (*others, *halves)
 
 
 def first_boxes(problem: Problem) -> dict[CellKey, tuple[Box, ...]]:
     """Return one box for each cell."""
-    cells = cells_of(problem)
-    return {key: (box_of(cell, np.arange(cell.rows)),) for key, cell in cells.items()}
-
-
-def _log(search: Search, template: Template, what: str, answer: Answer, bound: int) -> None:
-    best = search.incumbent.plan.period if search.incumbent else None
-    boxes = sum(len(boxes) for boxes in search.boxes.values())
-    got = answer.plan.period if answer.plan else None
-    search.log.append(
-        f"{template.parents} {what} {answer.variables}v {answer.constraints}c det {answer.deterministic_time:.3f} "
-        f"plan {got} bound {bound}/{answer.bound} infeasible {answer.infeasible} boxes {boxes} incumbent {best}"
-    )
-    import os
-    if os.environ.get("SHOW"):
-        import time
-        print(f"{time.perf_counter():.2f}", search.log[-1])
-
-
-__all__ = ["Goal", "Incumbent", "Search", "first_boxes", "refine"]
+    return {key: (box_of(cell, np.arange(cell.rows)),) for key, cell in cells_of(problem).items()}

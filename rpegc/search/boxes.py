@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rpegc.search.problem import Cell, Problem, SyncStage
 from rpegc.search.prune import visibility_of
@@ -97,7 +99,7 @@ def _features(problem: Problem, key: CellKey, cell: Cell, period: int) -> FloatA
     stage = key[0]
     visible = visibility_of(problem, stage)
     held = cell.weights + cell.resident
-    columns = [
+    columns: list[NDArray[np.floating[Any]]] = [
         cell.milliseconds / period,
         held / max(1, problem.device_capacity),
         (held + cell.working) / max(1, problem.device_capacity),

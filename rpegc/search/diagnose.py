@@ -9,11 +9,11 @@ import numpy as np
 
 from rpegc.cost.fit import margin
 from rpegc.cost.table import PriceTable
-from rpegc.errors import InputError
+from rpegc.errors import InputError, NothingFits
 from rpegc.ir.graph import Graph, Stage
 from rpegc.search.enumerate import legal_layouts, refusing_rules
 from rpegc.search.tabulate import Tables
-from rpegc.target import MeshClass, Rule, layout_at
+from rpegc.target import MeshClass, Rule, describe_layout, layout_at
 from rpegc.units import format_bytes
 
 
@@ -44,7 +44,8 @@ def find_overflow(graph: Graph, tables: Tables, capacities_bytes: tuple[float, f
             name, amount = _largest_term(table, row, residences)
             sentence = (
                 f"{stage.name} needs at least {format_bytes(total * factor)} of {where} "
-                f"({format_bytes(capacity)} there), on {table.mesh} with {layout_at(table.layouts, row)}; "
+                f"({format_bytes(capacity)} there), on {table.mesh} GPUs with "
+                f"{describe_layout(layout_at(table.layouts, row))}; "
                 f"its largest term is {name} with {format_bytes(amount)}"
             )
             if worst is None or share > worst[0]:
@@ -73,25 +74,36 @@ def _largest_term(table: PriceTable, row: int, residences: tuple[str, ...]) -> t
 
 def no_layout(
     stage: Stage, meshes: tuple[MeshClass, ...], facts: dict[str, int | float], rules: tuple[Rule, ...]
-) -> InputError:
-    """Say which rule leaves a stage without a legal layout on any mesh, with what it knows of the values."""
-    counts: dict[str, int] = {}
-    for mesh in meshes:
-        legal_layouts(stage, mesh, facts, rules, counts)
-    by_name = {rule.name: rule for rule in refusing_rules(stage, rules)}
+) -> InputError | NothingFits:
+    """Say why a stage has no layout on any mesh: the rule that refuses most on the largest one, or its memory.
+
+    Where all but capacity rules leave a layout, the machine is too small and nothing fits; else the input is wrong.
+    """
     largest = meshes[-1]
+    counts: dict[str, int] = {}
+    legal_layouts(stage, largest, facts, rules, counts)
+    names = {rule.name: rule for rule in refusing_rules(stage, rules)}
     refused = sorted(((count, name) for name, count in counts.items() if count), reverse=True)
-    reason = (
-        by_name[refused[0][1]].message.format_map(_Shown(facts | _decided(stage, largest)))
-        if refused
-        else "its domain is empty"
-    )
+    values = _Shown(facts | _decided(stage, largest))
+    lenient = tuple(rule for rule in rules if not rule.capacity)
+    roomy = [legal_layouts(stage, mesh, facts, lenient) for mesh in meshes]
+    fitting = [columns for columns in roomy if len(columns["tp"])]
+    if fitting:
+        # Domains ascend, so the last row of the largest mesh has the most memory to offer.
+        most = _Shown(facts | {name: array[-1].item() for name, array in fitting[-1].items()})
+        tight = [names[name] for _, name in refused if names[name].capacity]
+        term = tight[0].message.format_map(most) if tight else _NO_ROOM.format_map(most)
+        return NothingFits(f"stage `{stage.name}` fits no mesh up to {largest} GPUs", f"{stage.name}: {term}")
+    reason = names[refused[0][1]].message.format_map(values) if refused else "its domain is empty"
     listing = ", ".join(f"{name} {count}" for count, name in refused)
     return InputError(
         f"stage `{stage.name}` has no legal layout on any mesh up to {largest} GPUs: {reason}",
         stage.position,
-        f"layouts refused, by rule: {listing}",
+        f"layouts of the largest mesh refused, by rule: {listing}",
     )
+
+
+_NO_ROOM = "beside the weights there is no room for the KV cache of one longest sequence ({max_sequence_tokens} tokens)"
 
 
 def _decided(stage: Stage, largest: MeshClass) -> dict[str, int | float]:

@@ -21,6 +21,7 @@ def stage_facts(work: StageWork, context: WorkContext, machine: Machine) -> dict
         "max_positions": architecture.max_positions,
         "parameter_bytes": 2 * architecture.parameters,
         "lora_rank": work.lora_rank,
+        "trained": int(work.trained),
         "prompts_per_step": context.prompts,
         "samples_per_prompt": context.samples_per_prompt,
         "sequences_per_step": sequences,

@@ -12,9 +12,10 @@ its siblings where the parent is that node. What a cut leaves over is idle. A ch
 would be the same mesh under a second name: it is refused if every stage that may sit on it may sit on the parent.
 
 **Time.** Stage u of step i starts at s_u + iT. An edge of distance d asks s_v + dT >= s_u + t_u; in c chunks it asks
-s_v + (j-1) t_v / c + dT >= s_u + a_j for j = 1..c, where a_j is the completion curve of u. GPU stages exclude each
-other if their meshes overlap, that is, if one is the other or an ancestor of it. A sync occupies the meshes of its
-source and of its target.
+s_v + (j-1) t_v / c + dT >= s_u + a_j for j = 1..c, where a_j is the completion curve of u. The wait for a chunk is
+rounded up to whole milliseconds. Every stage excludes itself in the next step. GPU stages exclude each other if their
+meshes overlap, that is, if one is the other or an ancestor of it. A sync occupies the meshes of its source and of its
+target.
 
 **Memory.** A GPU of a mesh holds what is resident of every stage on that mesh and on its ancestors, plus the largest
 working set of one of them. Host memory of a node counts every stage on it; meshes cut along GPUs share their nodes.
@@ -37,9 +38,9 @@ class Cell:
     """The layouts of one GPU stage on one mesh class: one element per row.
 
     `completion` has shape (rows, parts): milliseconds until the j-th of `parts` equal parts of the samples is done;
-    all are at least 1, the last column is `milliseconds`, and the chunks of each edge out of the stage divide `parts`. `weights`
-    (shared between stages, see `Problem.sharing`), `resident` and `working` count units per GPU, `host` units per
-    node. `signature` numbers (mesh class, what other stages can see), once for the whole problem: equal numbers mean
+    all are at least 1, the last column is `milliseconds`, and the chunks of each edge out of the stage divide `parts`.
+    `weights` (shared between stages, see `Problem.sharing`), `resident` and `working` count units per GPU, `host` units
+    per node. `signature` numbers (mesh class, what other stages can see), once for the whole problem: equal numbers mean
     equal bytes in equal places. `ties` has shape (rows, tie groups of the problem): the key that the stages of the
     group must agree on (ignored for stages outside of the group). `layout` is the row's index in its price table.
     """

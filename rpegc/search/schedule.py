@@ -17,7 +17,6 @@ def exact_choice(
     template: Template,
     meshes: Meshes,
     rows: Mapping[str, tuple[int, int]],
-    milliseconds: Mapping[str, int],
     start_ms: Mapping[str, int],
     period: int,
 ) -> tuple[Choice, Fraction]:
@@ -28,8 +27,9 @@ def exact_choice(
     """
     names = [stage.name for stage in problem.stages]
     place = {name: index for index, name in enumerate(names)}
-    milliseconds = dict(milliseconds) | sync_milliseconds(problem, meshes.nodes, rows)
+    milliseconds = stage_milliseconds(problem, meshes.nodes, rows)
     arcs = edge_arcs(problem, place, rows, milliseconds)
+    arcs += [(place[name], place[name], Fraction(milliseconds[name]), 1) for name in names]
     for u, v in exclusions(problem, template, meshes.nodes):
         k = (start_ms[v] - start_ms[u] - milliseconds[u]) // period if period else 0
         arcs.append((place[u], place[v], Fraction(milliseconds[u]), -k))
@@ -51,16 +51,17 @@ def exact_choice(
     return choice, exact
 
 
-def sync_milliseconds(
+def stage_milliseconds(
     problem: Problem, nodes: Mapping[str, int], rows: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """Return what each sync takes between the chosen rows."""
-    cells = {stage.name: stage.cells for stage in problem.gpu_stages}
-    signature = {name: int(cells[name][m].signature[row]) for name, (m, row) in rows.items()}
-    times: dict[str, int] = {}
+    """Return what each stage takes with the chosen rows, syncs and functions included."""
+    cells = {stage.name: stage.cells[rows[stage.name][0]] for stage in problem.gpu_stages}
+    times = {name: int(cell.milliseconds[rows[name][1]]) for name, cell in cells.items()}
+    times |= {stage.name: stage.milliseconds for stage in problem.host_stages}
     for sync in problem.syncs:
-        i = sync.source_signatures.index(signature[sync.source])
-        j = sync.target_signatures.index(signature[sync.target])
+        signatures = {name: int(cells[name].signature[rows[name][1]]) for name in (sync.source, sync.target)}
+        i = sync.source_signatures.index(signatures[sync.source])
+        j = sync.target_signatures.index(signatures[sync.target])
         matrix = sync.same if nodes[sync.source] == nodes[sync.target] else sync.across
         times[sync.name] = int(matrix[i, j])
     return times

@@ -1,47 +1,83 @@
-"""The integer program as a solver: rungs of a ladder of mesh trees, each refined by the box loop."""
+"""The integer program as a solver: a ladder of mesh trees for the period, then fewest nodes, headroom, canonical order.
+
+What is exact and what is fast: the program over all layout rows is exact but slow, so `box_loop` refines a relaxation
+of it; deep mesh trees are slow without a good plan, so the ladder finds one on simple trees first.
+"""
 
 from __future__ import annotations
 
-from fractions import Fraction
-
+from rpegc.search import greedy
 from rpegc.search.box_loop import Search, first_boxes, refine
 from rpegc.search.boxes import Splitter
-from rpegc.search.problem import Choice, Limit, Problem, Solution, Status
+from rpegc.search.problem import Limit, Problem, Solution, Status
 from rpegc.search.prune import normalise, prune
-from rpegc.search.schedule import exact_choice
 from rpegc.search.timing import timing_of
+from rpegc.search.variables import Goal
 
 
 def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution:
-    """Return the plan of least period (ms), with a lower bound that holds for every plan of the problem.
+    """Return the plan of least period, with a lower bound that holds for every plan of the problem.
 
-    With a `cutoff`, only plans with a period of less than `cutoff` milliseconds are wanted.
+    With a `cutoff`, only plans with a period of less than `cutoff` milliseconds are wanted. Among plans of the period
+    that was found, takes one of the fewest nodes on its tree; on its meshes, one with the most headroom; of those the
+    first in canonical order. Ctrl-C ends the search with the best plan so far.
     """
     problem.check()
-    raw = problem.rows
+    raw_rows = problem.rows
     problem = prune(normalise(problem))
     wanted = longest_period(problem) if cutoff is None else cutoff - 1
+    first = greedy.solve(problem, limit, wanted + 1)
+    if first.period_ms is not None:
+        wanted = first.period_ms
     search = Search(problem, timing_of(problem), limit, wanted, first_boxes(problem), Splitter(problem, wanted))
-    bound, proven = 0, False
-    for rung, template in enumerate(problem.ladder):
-        share = (limit.total_time - search.spent) / (len(problem.ladder) - rung)
-        bound, proven = refine(search, template, search.spent + share)
-    boxes = sum(len(boxes) for boxes in search.boxes.values())
+    proven, interrupted, limit_hit = False, False, ["period"]
+    try:
+        proven = climb(search)
+        limit_hit = [] if proven else ["period"]
+        limit_hit += [goal.value for goal in follow_up(search)]
+    except KeyboardInterrupt:
+        interrupted = True
     statistics = {
-        "raw_rows": raw,
+        "raw_rows": raw_rows,
         "rows": problem.rows,
-        "boxes": boxes,
+        "boxes": sum(len(boxes) for boxes in search.boxes.values()),
         "masters": search.masters,
         "variables": search.largest[0],
         "constraints": search.largest[1],
         "deterministic_time": search.spent,
     }
-    if search.incumbent is None:
-        status = Status.LIMIT if not proven else Status.INFEASIBLE if cutoff is None else Status.CUTOFF
-        return Solution(None, None, bound, status, () if proven else ("period",), statistics)
-    choice, period = _exact(problem, search)
-    status = Status.PROVEN if proven else Status.LIMIT
-    return Solution(choice, period, bound, status, () if proven else ("period",), statistics)
+    if search.incumbent is not None:
+        status = Status.INTERRUPTED if interrupted else Status.PROVEN if proven else Status.LIMIT
+        best = search.incumbent
+        return Solution(best.choice, best.exact_period, search.bound, status, tuple(limit_hit), statistics)
+    status = Status.INTERRUPTED if interrupted else Status.LIMIT
+    if proven:
+        status = Status.INFEASIBLE if cutoff is None else Status.CUTOFF
+    return Solution(first.choice, first.period, search.bound, status, tuple(limit_hit), statistics)
+
+
+def climb(search: Search) -> bool:
+    """Search the period rung by rung; return whether the last rung, which contains all others, is proven."""
+    proven = False
+    ladder = search.problem.ladder
+    for rung, template in enumerate(ladder):
+        share = (search.limit.total_time - search.spent) / (len(ladder) - rung)
+        search.bound = 0
+        proven = refine(search, template, search.spent + share, Goal.PERIOD)
+    return proven
+
+
+def follow_up(search: Search) -> list[Goal]:
+    """Improve the plan of least period in the later goals, in order; return those that a limit cut short."""
+    cut_short: list[Goal] = []
+    for goal in (Goal.DEVICES, Goal.HEADROOM, Goal.ORDER):
+        if search.incumbent is None or search.limit.follow_up_time <= 0:
+            break
+        fixed = None if goal is Goal.DEVICES else search.incumbent.meshes
+        stop_at = search.spent + search.limit.follow_up_time
+        if not refine(search, search.incumbent.choice.template, stop_at, goal, fixed):
+            cut_short.append(goal)
+    return cut_short
 
 
 def longest_period(problem: Problem) -> int:
@@ -50,12 +86,3 @@ def longest_period(problem: Problem) -> int:
     functions = [stage.milliseconds for stage in problem.host_stages]
     syncs = [max(int(sync.across.max()), int(sync.same.max())) for sync in problem.syncs]
     return sum(slowest) + sum(functions) + sum(syncs)
-
-
-def _exact(problem: Problem, search: Search) -> tuple[Choice, Fraction]:
-    incumbent = search.incumbent
-    assert incumbent is not None
-    plan = incumbent.plan
-    rows = {stage: (m, int(box.rows[0])) for stage, (m, box) in plan.boxes.items()}
-    template = incumbent.template
-    return exact_choice(problem, template, plan.meshes, rows, plan.milliseconds, plan.start_ms, plan.period)

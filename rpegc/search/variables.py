@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 
 from rpegc.search.boxes import Box, Boxes
 from rpegc.search.geometry import overlap
-from rpegc.search.problem import HostStage, Problem, SyncStage, Template
+from rpegc.search.problem import HostStage, Problem, Template
 from rpegc.search.timing import Pair, Timing
 
 Literal = cp_model.IntVar
@@ -40,8 +40,8 @@ class Data:
     """What one integer program is about.
 
     `boxes` are the options of each (stage, mesh class); a missing key forbids the combination. `cutoff` is the largest
-    period of interest (ms), `devices` the largest value of `Goal.DEVICES`, `headroom` the least free units per GPU.
-    `fixed` freezes meshes and homes to those of another plan; the boxes stay free.
+    period of interest (ms), `devices` and `order` the largest of these measures (None: no limit), `headroom` the least
+    free units per GPU. `fixed` freezes meshes and homes to those of another plan; the boxes stay free.
     """
 
     problem: Problem
@@ -52,6 +52,7 @@ class Data:
     goal: Goal = Goal.PERIOD
     devices: int | None = None
     headroom: int = 0
+    order: int | None = None
     fixed: Meshes | None = None
 
     def classes_of(self, node: int) -> tuple[int, ...]:
@@ -84,6 +85,7 @@ class Variables:
     `options[u]`: boxes of GPU stage u. `on[u, g]`: u sits on tree node g. `shape[g, m]`: node g has mesh class m.
     `along_gpus[g]`: the children of g are cut along GPUs. `overlap[u, v]`: u and v may not run at once (absent: they
     may). `start[u]`, `duration[u]`, `parts[u]` (the completion curve) and `period` in milliseconds.
+    `headroom` units stay free on every GPU; `devices` exists only for goals after the period.
     """
 
     model: cp_model.CpModel
@@ -94,6 +96,7 @@ class Variables:
     shape: dict[tuple[int, int], Literal] = field(default_factory=dict)
     along_gpus: dict[int, Literal] = field(default_factory=dict)
     overlap: dict[Pair, Literal] = field(default_factory=dict)
+    devices: cp_model.IntVar | None = None
     start: dict[str, cp_model.IntVar] = field(default_factory=dict)
     duration: dict[str, cp_model.IntVar] = field(default_factory=dict)
     parts: dict[str, list[cp_model.IntVar]] = field(default_factory=dict)
@@ -117,6 +120,9 @@ def declare(data: Data) -> Variables:
 
 
 def _declare_meshes(data: Data, v: Variables) -> None:
+    """Declare shapes and cuts; a single child needs no cut, and whole nodes cannot be cut along GPUs."""
+    whole = data.problem.cluster.gpus_per_node
+    slices = any(shape.gpus_per_node < whole for shape in data.problem.mesh_classes)
     for node in range(len(data.template.parents)):
         for m in data.classes_of(node):
             given = node == 0 or data.fixed is not None
@@ -124,24 +130,29 @@ def _declare_meshes(data: Data, v: Variables) -> None:
         children = data.template.children(node)
         if data.fixed is not None:
             v.along_gpus[node] = v.model.new_constant(int(data.fixed.along_gpus[node]))
-        elif len(children) > 1 and any(m.gpus_per_node < data.problem.cluster.gpus_per_node for m in _shapes(data)):
+        elif len(children) > 1 and slices:
             v.along_gpus[node] = v.model.new_bool_var(f"along_gpus[{node}]")
         else:
-            # A single child needs no cut, and whole nodes cannot be cut along GPUs.
             v.along_gpus[node] = v.model.new_constant(0)
 
 
-def _shapes(data: Data) -> tuple:
-    return data.problem.mesh_classes
-
-
 def _declare_options(data: Data, v: Variables) -> None:
+    """Declare the options, without the boxes that no plan within the cutoff can contain."""
+    shapes = data.problem.mesh_classes
+    least: dict[str, int] = {}
+    for (name, m), boxes in data.boxes.items():
+        work = shapes[m].gpus * min((box.milliseconds for box in boxes), default=0)
+        least[name] = min(least.get(name, work), work)
+    spare = data.problem.cluster.gpus * data.cutoff - sum(least.values())
     for stage in data.problem.gpu_stages:
         v.options[stage.name] = []
         for node in data.homes_of(stage.name):
             v.on[stage.name, node] = v.model.new_bool_var(f"on[{stage.name},{node}]")
             for m in data.classes_of(node):
                 for index, box in enumerate(data.boxes.get((stage.name, m), ())):
+                    extra = shapes[m].gpus * box.milliseconds - least[stage.name]
+                    if box.milliseconds > data.cutoff or extra > spare:
+                        continue
                     chosen = v.model.new_bool_var(f"option[{stage.name},{node},{m},{index}]")
                     v.options[stage.name].append(Option(chosen, node, m, box))
 
@@ -149,12 +160,12 @@ def _declare_options(data: Data, v: Variables) -> None:
 def _declare_times(data: Data, v: Variables) -> None:
     streamed = {edge.source for edge in data.problem.edges if edge.chunks > 1}
     reach = (max(data.timing.distance.values()) + 2) * data.cutoff
-    for index, stage in enumerate(data.problem.stages):
-        name = stage.name
+    for index, each in enumerate(data.problem.stages):
+        name = each.name
         # The schedule may be shifted as a whole: the first stage starts at 0.
         v.start[name] = v.model.new_int_var(-reach if index else 0, reach if index else 0, f"start[{name}]")
-        if isinstance(stage, HostStage):
-            v.duration[name] = v.model.new_constant(stage.milliseconds)
+        if isinstance(each, HostStage):
+            v.duration[name] = v.model.new_constant(each.milliseconds)
             continue
         v.duration[name] = v.model.new_int_var(0, data.cutoff + 1, f"duration[{name}]")
         if name in streamed:
@@ -168,7 +179,7 @@ def _declare_overlaps(data: Data, v: Variables) -> None:
     for a, b in combinations(names, 2):
         meets = [overlap(data.template, g, h) for g in data.homes_of(a) for h in data.homes_of(b)]
         _declare_overlap(v, (a, b), all(meets), any(meets))
-    ends = {name: (name,) for name in names}
+    ends: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
     ends |= {sync.name: (sync.source, sync.target) for sync in data.problem.syncs}
     order = [stage.name for stage in data.problem.stages if stage.name in ends]
     for a, b in combinations(order, 2):
@@ -195,6 +206,3 @@ def _declare_overlap(v: Variables, pair: Pair, always: bool, sometimes: bool) ->
 
 def _is_true(literal: Literal | None) -> bool:
     return literal is not None and list(literal.proto.domain) == [1, 1]
-
-
-__all__ = ["Data", "Goal", "Meshes", "Option", "SyncStage", "Variables", "declare"]

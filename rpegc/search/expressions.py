@@ -1,0 +1,31 @@
+"""Small expressions that several constraints of the integer program share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from rpegc.search.variables import Option
+from rpegc.target import IntArray
+
+Linear: TypeAlias = Any
+"""A linear expression over variables. OR-tools declares it as a union whose members mypy cannot add up."""
+
+
+def total(options: Iterable[Option], amount: Callable[[Option], int]) -> Linear:
+    """Return the amount of the chosen options."""
+    pairs = [(option.chosen, amount(option)) for option in options]
+    return cp_model.LinearExpr.weighted_sum([chosen for chosen, _ in pairs], [weight for _, weight in pairs])
+
+
+def within(options: list[Option], nodes: tuple[int, ...]) -> list[Option]:
+    """Return the options on these tree nodes."""
+    return [option for option in options if option.node in nodes]
+
+
+def in_common(a: IntArray, b: IntArray) -> bool:
+    """Whether two sorted arrays of unique values meet."""
+    return len(np.intersect1d(a, b, assume_unique=True)) > 0

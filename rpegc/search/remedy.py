@@ -1,0 +1,37 @@
+"""The smallest change of a request that makes a plan fit: more nodes of the same machine, else another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+LARGEST_CLUSTER_TRIED = 1024
+"""Nodes up to which a cluster that fits is looked for."""
+
+Fits = Callable[[str, int], bool]
+"""Whether some plan fits so many nodes of a machine."""
+
+
+def smallest_change(fits: Fits, machine: str, nodes: int, others: Iterable[str]) -> str:
+    """Return the change as the lines of the pipeline to edit; a sentence that says so if none was found."""
+    enough = smallest_cluster(fits, machine, nodes)
+    if enough is not None:
+        return f"cluster.nodes: {enough}"
+    found = [(count, name) for name in others if (count := smallest_cluster(fits, name, 0)) is not None]
+    prefix = f"no number of {machine} nodes up to {LARGEST_CLUSTER_TRIED} fits; "
+    if found:
+        count, name = min(found)
+        return f"{prefix}cluster.hardware: {name}, cluster.nodes: {count}"
+    return prefix + "a smaller model or shorter responses"
+
+
+def smallest_cluster(fits: Fits, machine: str, too_few: int) -> int | None:
+    """Return the smallest count above `too_few` on which a plan fits: doubling, then bisection."""
+    low, high = too_few, max(1, 2 * too_few)
+    while not fits(machine, high):
+        low, high = high, 2 * high
+        if high > LARGEST_CLUSTER_TRIED:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(machine, middle) else (middle, high)
+    return high
