@@ -149,17 +149,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--colocated", action="store_true", help="one mesh for all stages")
+    parser.add_argument("--follow-up-time", type=float, default=Limit().follow_up_time)
     parser.add_argument("--tolerance", type=float, default=0.01)
     arguments = parser.parse_args()
     names = [s.name for s in ppo().gpu_stages]
     colocated = (Template((0, 0), dict.fromkeys(names, (1,))),)
     problem = ppo(arguments.staleness, colocated if arguments.colocated else UNRESTRICTED)
     begin = time.perf_counter()
-    solution = solve(problem, Limit(tolerance=arguments.tolerance))
+    solution = solve(problem, Limit(tolerance=arguments.tolerance, follow_up_time=arguments.follow_up_time))
     seconds = time.perf_counter() - begin
     for name, value in solution.statistics.items():
         print(f"{name:20} {value:,.6g}")
     print(f"status {solution.status}, T {solution.period_ms} ms, bound {solution.bound} ms, gap {solution.gap:.2%}")
+    print(f"cut short: {', '.join(solution.limit_hit) or 'nothing'}")
     print(f"{seconds:.1f} s, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
     if solution.choice is not None:
         for name, node in solution.choice.nodes.items():

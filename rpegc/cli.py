@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,9 @@ def compile_command(
     ] = None,
     space: SpaceOption = "default",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the solver.")] = 0,
-    tolerance: Annotated[float, typer.Option("--tolerance", help="Gap at which a plan counts as proven.")] = 0.01,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
+    ] = 0.01,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
@@ -51,6 +54,8 @@ def compile_command(
         sys.stdout.write(plan.to_json())
     else:
         summary(plan, str(folder), console())
+    if plan.search.status == "interrupted":
+        raise typer.Exit(130)
 
 
 @app.command("check")
@@ -125,3 +130,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(0) from None  # the reader of our output has seen enough
+    except Exception:
+        sys.stderr.write(traceback.format_exc())
+        sys.stderr.write("error: this is a fault of rpegc; please report it with the lines above and the pipeline\n")
+        raise SystemExit(4) from None

@@ -72,6 +72,12 @@ class Setting:
         """Memory of one GPU and of one node's host."""
         return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
 
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """The user's price of a GPU hour, or the catalogue's."""
+        given, known = self.pipeline.spec.cluster.usd_per_gpu_hour, self.machine.usd_per_gpu_hour
+        return given if given is not None else None if known is None else known.value
+
     def node_terms(self, works: Mapping[str, StageWork]) -> tuple[MemoryTerm, ...]:
         """Return what every node holds whatever the plan: system, object store, data workers."""
         stores = [object_store_bytes(work, self.machine) for work in works.values() if work.op is Op.GENERATE]
@@ -103,6 +109,8 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
     graphs = structures(setting)
     try:
         outcome = search(setting, graphs, progress)
+        if outcome.winner is None and outcome.interrupted:
+            raise KeyboardInterrupt
         if outcome.winner is None:
             raise _nothing_fits(setting, outcome)
     except NothingFits as problem:
@@ -216,6 +224,9 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         capacities_bytes=setting.capacities_bytes,
         meshes=len(setting.meshes),
         tolerance=setting.options.tolerance,
+        usd_per_gpu_hour=setting.usd_per_gpu_hour,
+        max_staleness=setting.context.allow.max_staleness,
+        partial_rollout=setting.context.allow.partial_rollout,
     )
     return assemble(request, outcome)
 

@@ -85,9 +85,11 @@ def _machine(spec: PipelineSpec, document: YamlDocument) -> Machine:
     if machine.system_nodes and spec.cluster.nodes > machine.system_nodes:
         message = f"{machine.name} has {machine.system_nodes} nodes; cluster.nodes is {spec.cluster.nodes}"
         raise InputError(message, document.value_position(("cluster", "nodes")))
-    if spec.objective == "usd" and machine.usd_per_gpu_hour is None:
+    if spec.objective == "usd" and machine.usd_per_gpu_hour is None and spec.cluster.usd_per_gpu_hour is None:
         message = f"objective usd needs a price, and none is known for {machine.name}"
-        raise InputError(message, document.value_position(("objective",)), "use gpu_hours: the price is a factor on it")
+        raise InputError(
+            message, document.value_position(("objective",)), "give cluster.usd_per_gpu_hour, or use gpu_hours"
+        )
     return machine
 
 

@@ -24,6 +24,8 @@ class ClusterSpec(Block):
     """A machine of the catalogue; `rpegc list` names them."""
     nodes: Annotated[int, Field(ge=1, le=100_000)]
     """Nodes that the plan may use."""
+    usd_per_gpu_hour: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    """What a GPU costs an hour; needed where the objective is `usd` and the catalogue knows no price."""
     site: Site | None = None
     """Launch conventions of the site; absent = those of the hardware."""
 

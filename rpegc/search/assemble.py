@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 from rpegc import __version__
@@ -15,7 +13,6 @@ from rpegc.cost.work import StageWork, WorkContext
 from rpegc.cost.work_depth import stage_work_flops
 from rpegc.hardware import Machine
 from rpegc.ir.graph import Graph, Op
-from rpegc.ir.period import PeriodResult, evaluate
 from rpegc.plan import (
     Alternative,
     Assumption,
@@ -30,6 +27,7 @@ from rpegc.plan import (
     Transition,
 )
 from rpegc.search.bind import bind_memory, bind_meshes, bind_stages
+from rpegc.search.bound_schedule import BoundSchedule
 from rpegc.search.choose import Attempt, Outcome
 from rpegc.search.problem import Choice
 from rpegc.target import Mesh
@@ -54,6 +52,9 @@ class Request:
     capacities_bytes: tuple[float, float]
     meshes: int
     tolerance: float
+    usd_per_gpu_hour: float | None
+    max_staleness: int
+    partial_rollout: bool
 
 
 def assemble(request: Request, outcome: Outcome) -> Plan:
@@ -68,14 +69,13 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     meshes = bind_meshes(graph, tables, choice, request.machine.gpus_per_node, request.nodes)
     stages = bind_stages(graph, tables, choice, meshes)
     memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes, request.node_terms)
-    timing = Timing(graph, choice, stages, meshes, math.ceil(period))
+    schedule = BoundSchedule(graph, choice, stages, meshes, math.ceil(period))
     period_s = float(period) / 1000.0
     assert winner.cost, "a winner has a cost"
     bound_s = min(1.0, outcome.bound_cost / winner.cost) * period_s
     devices = _devices(request, meshes)
     gpu_hours = devices.gpus * period_s / HOUR
-    price = request.machine.usd_per_gpu_hour
-    usd = None if price is None else gpu_hours * price.value
+    usd = None if request.usd_per_gpu_hour is None else gpu_hours * request.usd_per_gpu_hour
     return Plan(
         name=request.name,
         target=request.target,
@@ -86,7 +86,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         knobs={"staleness": max(0, _weight_distance(graph) - 1)},
         transitions=_transitions(graph, stages),
         period_s=period_s,
-        period_interval_s=timing.interval_s(),
+        period_interval_s=schedule.interval_s(),
         lower_bound_s=bound_s,
         gap=1 - bound_s / period_s if period_s else 0.0,
         objective=Objective(
@@ -123,64 +123,8 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
             devices=devices,
             stages=stages,
         ),
-        bottleneck=timing.bottleneck(period_s),
+        bottleneck=schedule.bottleneck(period_s),
     )
-
-
-class Timing:
-    """The bound schedule as a marked graph, to re-evaluate its period at other stage times."""
-
-    def __init__(
-        self, graph: Graph, choice: Choice, stages: tuple[PlannedStage, ...], meshes: Mapping[int, Mesh], period_ms: int
-    ) -> None:
-        self._graph = graph
-        self._stages = stages
-        self._meshes = {name: meshes[node] for name, node in choice.nodes.items()}
-        self._milliseconds = choice.milliseconds
-        self._windings = self._orders(choice, period_ms)
-
-    def _orders(self, choice: Choice, period_ms: int) -> dict[tuple[str, str], int]:
-        """Read the winding of each exclusive pair off the starts."""
-        orders: dict[tuple[str, str], int] = {}
-        for u, v in combinations([stage.name for stage in self._graph.stages], 2):
-            if self._exclusive(u, v):
-                gap = choice.start_ms[v] - choice.start_ms[u] - choice.milliseconds[u]
-                orders[u, v] = gap // period_ms
-        return orders
-
-    def _exclusive(self, u: str, v: str) -> bool:
-        return any(a.overlaps(b) for a in self._occupies(u) for b in self._occupies(v))
-
-    def _occupies(self, name: str) -> tuple[Mesh, ...]:
-        if name in self._meshes:
-            return (self._meshes[name],)
-        stage = self._graph.stage(name)
-        if stage.op is not Op.SYNC:
-            return ()
-        ends = [edge.source for edge in self._graph.into(name)] + [edge.target for edge in self._graph.out_of(name)]
-        return tuple(self._meshes[end] for end in ends if end in self._meshes)
-
-    def _at(self, side: int | None) -> PeriodResult | None:
-        seconds = {
-            stage.name: Fraction(self._milliseconds[stage.name]) * Fraction(1 if side is None else stage.interval[side])
-            for stage in self._stages
-        }
-        return evaluate(self._graph, seconds, self._windings, None)
-
-    def interval_s(self) -> tuple[float, float]:
-        """Return the period with every stage at the low end of its interval, and at the high end (fully correlated)."""
-        low, high = self._at(0), self._at(1)
-        assert low is not None, "the order of the plan is feasible at any stage times"
-        assert high is not None, "the order of the plan is feasible at any stage times"
-        return float(low.period) / 1000.0, float(high.period) / 1000.0
-
-    def bottleneck(self, period_s: float) -> str:
-        """Return a sentence that names the cycle that forces the period, largest stage first."""
-        result = self._at(None)
-        names = result.critical if result else ()
-        shares = sorted(((self._milliseconds[name], name) for name in names), reverse=True)
-        parts = [f"{name} {time / 10 / period_s:.0f} %" for time, name in shares if time * 20 >= period_s * 1000]
-        return "the cycle of " + ", ".join(parts) if parts else "the load of one mesh"
 
 
 def _weight_distance(graph: Graph) -> int:
@@ -313,11 +257,18 @@ def _warnings(
 ) -> tuple[str, ...]:
     lines = []
     if devices.nodes < request.nodes:
-        lines.append(f"only {devices.nodes} of the {request.nodes} nodes are used: more would not shorten the step")
+        reason = "more would not shorten the step" if request.objective == "step_time" else "more would cost more"
+        lines.append(f"only {devices.nodes} of the {request.nodes} nodes are used: {reason}")
     if devices.idle_gpus:
         lines.append(f"{devices.idle_gpus} of {devices.gpus} allocated GPUs are idle")
     if memory_shortest < 0.99:
         lines.append(f"memory is tight: the plan fits with probability {memory_shortest:.3f}")
+    if request.max_staleness > 1:
+        lines.append(
+            f"{request.target.name} has modes for a staleness of 0 and 1 only: max_staleness 2 and above add nothing"
+        )
+    if request.partial_rollout:
+        lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
     if "gh200" in request.machine.name:
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
     if request.pipeline.get("data") is None:

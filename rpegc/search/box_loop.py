@@ -56,10 +56,11 @@ class Search:
     largest: tuple[int, int] = (0, 0)
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """A pair that changes whenever a box is split or a plan of a better period is found."""
-        best = self.wanted + 1 if self.incumbent is None else self.incumbent.period
-        return best, sum(len(boxes) for boxes in self.boxes.values())
+    def progress(self) -> tuple[int, ...]:
+        """Numbers of which one changes whenever a box is split or a better plan is found."""
+        best = self.incumbent
+        rank = () if best is None else (best.period, best.devices, best.headroom, best.order)
+        return (sum(len(boxes) for boxes in self.boxes.values()), *rank)
 
     def better_than_incumbent(self, data: Data, tolerance: float) -> Data:
         """Restrict an integer program to plans that beat the incumbent in its goal and match it in earlier goals."""
@@ -130,25 +131,23 @@ def refine(search: Search, template: Template, stop_at: float, goal: Goal, fixed
         if fixed is None:
             _split(search, answer.plan)
             refine(search, template, stop_at, goal, answer.plan.meshes)
-            improved = False
         else:
-            improved = _price(search, search.better_than_incumbent(data, 0.0), answer.plan, stop_at)
+            _price(search, search.better_than_incumbent(data, 0.0), answer.plan, stop_at)
             _split(search, answer.plan)
-        if search.progress == before and not improved:
+        if search.progress == before:
             return False
     return False
 
 
-def _price(search: Search, data: Data, relaxed: Relaxed, stop_at: float) -> bool:
+def _price(search: Search, data: Data, relaxed: Relaxed, stop_at: float) -> None:
     """Solve over the real rows of a relaxed plan's boxes, unless they are many; keep the plan if there is one."""
     rows = {(stage, m): _single_rows(search, (stage, m), box) for stage, (m, box) in relaxed.boxes.items()}
     if sum(len(boxes) for boxes in rows.values()) > FEW_ROWS:
-        return False
+        return
     tolerance = search.limit.tolerance / 4 if data.goal is Goal.PERIOD else 0.0
     answer = search.ask(replace(data, boxes=rows), stop_at, tolerance)
     if answer.plan is not None:
         search.adopt(data.template, answer.plan)
-    return answer.plan is not None
 
 
 def _single_rows(search: Search, key: CellKey, box: Box) -> tuple[Box, ...]:

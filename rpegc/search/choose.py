@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from rpegc.ir.graph import Graph
+from rpegc.search.floor import floor_ms
 from rpegc.search.problem import Limit, Problem, Solution, Status
 from rpegc.search.tabulate import Tables
 from rpegc.target import MeshClass
@@ -80,10 +81,10 @@ def choose(
     attempts: list[Attempt] = []
     exact: Attempt | None = None
     winner: Attempt | None = None
-    for variant, weight in _tasks(variants, objective):
+    for variant, weight, floor in _tasks(variants, objective):
         cutoff_cost = _cutoff(variant, exact, winner, minimum_gain)
         cutoff_ms = None if cutoff_cost is None else -(-cutoff_cost // weight)
-        solution = solve(variant.problem, limit, cutoff_ms)
+        solution = _beyond(floor, cutoff_ms) or solve(variant.problem, limit, cutoff_ms)
         attempt = Attempt(variant, weight, solution, cutoff_cost)
         attempts.append(attempt)
         if attempt.cost is not None:
@@ -94,17 +95,30 @@ def choose(
     return Outcome(winner, _bound(attempts, winner), tuple(attempts))
 
 
-def _tasks(variants: tuple[Variant, ...], objective: str) -> Iterator[tuple[Variant, int]]:
-    """Yield what is solved, in order: exact structures first, simple placements first, large clusters first."""
-    for variant in sorted(variants, key=lambda v: (CLASSES.index(v.semantics), len(v.graph.tree))):
-        if objective == "step_time":
-            yield variant, 1
-            continue
-        width = variant.problem.cluster.gpus_per_node
-        sizes = {mesh.nodes for mesh in variant.problem.mesh_classes if mesh.gpus_per_node == width}
-        for nodes in sorted(sizes, reverse=True):
-            smaller = replace(variant.problem, cluster=MeshClass(nodes, width))
-            yield replace(variant, problem=smaller), nodes
+def _tasks(variants: tuple[Variant, ...], objective: str) -> list[tuple[Variant, int, int]]:
+    """Return (variant, weight, floor in ms) in the order of solving: exact structures first, then by floor of cost."""
+    tasks = []
+    for variant in variants:
+        for problem, weight in _clusters(variant.problem, objective):
+            tasks.append((replace(variant, problem=problem), weight, floor_ms(problem)))
+    return sorted(tasks, key=lambda task: (CLASSES.index(task[0].semantics), task[1] * task[2]))
+
+
+def _clusters(problem: Problem, objective: str) -> Iterator[tuple[Problem, int]]:
+    """Yield the problem on the whole cluster, or on each number of nodes of the menu where GPUs cost."""
+    if objective == "step_time":
+        yield problem, 1
+        return
+    width = problem.cluster.gpus_per_node
+    for nodes in sorted({mesh.nodes for mesh in problem.mesh_classes if mesh.gpus_per_node == width}):
+        yield replace(problem, cluster=MeshClass(nodes, width)), nodes
+
+
+def _beyond(floor: int, cutoff_ms: int | None) -> Solution | None:
+    """Return the verdict on a problem whose floor already reaches the cutoff: nothing that is wanted."""
+    if cutoff_ms is None or floor < cutoff_ms:
+        return None
+    return Solution(None, None, floor, Status.CUTOFF)
 
 
 def _cutoff(variant: Variant, exact: Attempt | None, winner: Attempt | None, minimum_gain: float) -> int | None:

@@ -12,6 +12,9 @@ from rpegc.target import ENGINE_FIELDS, SHARDED_FIELDS, WORDS, Capabilities
 DERIVED = ("dp", "replicas")
 """Fields that follow from the mesh and the other degrees."""
 
+LARGEST_COUNT = 1_000_000
+"""No count of a layout is larger: sums and products of fields stay far inside 64 bits."""
+
 Fixed = Mapping[str, Mapping[str, tuple[Scalar, SourcePosition | None]]]
 """By stage and field: the value, and where the user wrote it."""
 
@@ -57,8 +60,24 @@ def _check(
         listing = ", ".join(str(choice) for choice in accepted)
         message = f"{where}: {capabilities.name} accepts {listing} here, not {value}"
         raise InputError(message, position)
-    example = dict(stage.layouts)[field][0]
-    if isinstance(example, bool) != isinstance(value, bool) or isinstance(example, str) != isinstance(value, str):
-        raise InputError(f"{where}: must be like {example!r}, got {value!r}", position)
-    if not isinstance(value, bool | str) and value < 0:
-        raise InputError(f"{where}: must not be negative, got {value}", position)
+    _check_kind(where, field, value, dict(stage.layouts)[field][0], position)
+
+
+COUNTS_FROM_ZERO = ("shard_size", "micro_batch", "token_budget")
+"""Integer fields in which 0 has a meaning: the whole mesh, and "the other form of batching"."""
+
+
+def _check_kind(where: str, field: str, value: Scalar, example: Scalar, position: SourcePosition | None) -> None:
+    """Raise InputError unless the value is of the field's kind: a switch, a word, a share or a count."""
+    if isinstance(example, bool | str):
+        if type(value) is not type(example):
+            raise InputError(f"{where}: must be like {example!r}, got {value!r}", position)
+    elif isinstance(value, bool | str):
+        raise InputError(f"{where}: must be a number, got {value!r}", position)
+    elif isinstance(example, float):
+        if not 0 < value <= 1:
+            raise InputError(f"{where}: must lie above 0 and at most at 1, got {value}", position)
+    else:
+        least = 0 if field in COUNTS_FROM_ZERO else 1
+        if not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
+            raise InputError(f"{where}: must be a whole number of at least {least}, got {value}", position)

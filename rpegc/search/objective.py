@@ -5,6 +5,7 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from rpegc.search.expressions import Linear, total
+from rpegc.search.measures import devices_used
 from rpegc.search.variables import Data, Goal, Variables
 
 
@@ -21,8 +22,9 @@ def constrain_goals(data: Data, v: Variables) -> None:
     """A plan for a later goal is no worse than the incumbent in the earlier ones, and better in its own."""
     if data.order is not None:
         v.model.add(total(v.all_options(), lambda option: option.box.order) <= data.order)
-    # Fixed meshes occupy what they occupy.
-    if data.devices is not None and data.fixed is None:
+    if data.devices is not None and data.fixed is not None:
+        v.model.add(v.model.new_constant(devices_used(data.problem, data.template, data.fixed)) <= data.devices)
+    elif data.devices is not None:
         v.devices = v.model.new_int_var(0, max(0, data.devices), "devices")
         v.model.add(v.devices >= _devices(data, v))
 

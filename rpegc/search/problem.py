@@ -39,10 +39,11 @@ class Cell:
 
     `completion` has shape (rows, parts): milliseconds until the j-th of `parts` equal parts of the samples is done;
     all are at least 1, the last column is `milliseconds`, and the chunks of each edge out of the stage divide `parts`.
-    `weights` (shared between stages, see `Problem.sharing`), `resident` and `working` count units per GPU, `host` units
-    per node. `signature` numbers (mesh class, what other stages can see), once for the whole problem: equal numbers mean
-    equal bytes in equal places. `ties` has shape (rows, tie groups of the problem): the key that the stages of the
-    group must agree on (ignored for stages outside of the group). `layout` is the row's index in its price table.
+    `weights` (shared between stages, see `Problem.sharing`), `resident` and `working` count units per GPU, `host`
+    units per node. `signature` numbers (mesh class, what other stages can see), once for the whole problem: equal
+    numbers mean equal bytes in equal places. `ties` has shape (rows, tie groups of the problem): the key that the
+    stages of the group must agree on (ignored for stages outside of the group). `layout` is the row's index in its
+    price table.
     """
 
     milliseconds: IntArray
@@ -227,6 +228,11 @@ def _faults(problem: Problem) -> Iterator[str]:
         for cell in gpu[edge.source].cells.values() if edge.source in gpu else ():
             if cell.completion.shape[1] % edge.chunks:
                 yield f"{cell.completion.shape[1]} parts of {edge.source} do not divide into {edge.chunks} chunks"
+    waiting = set(names)
+    while free := waiting - {e.target for e in problem.edges if e.distance == 0 and e.source in waiting}:
+        waiting -= free
+    if waiting:
+        yield f"one of {sorted(waiting)} waits for itself in the same step"
     for sync in problem.syncs:
         sides = ((sync.source, sync.source_signatures), (sync.target, sync.target_signatures))
         for name, listed in sides:

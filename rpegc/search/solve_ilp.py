@@ -19,8 +19,8 @@ def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution
     """Return the plan of least period, with a lower bound that holds for every plan of the problem.
 
     With a `cutoff`, only plans with a period of less than `cutoff` milliseconds are wanted. Among plans of the period
-    that was found, takes one of the fewest nodes on its tree; on its meshes, one with the most headroom; of those the
-    first in canonical order. Ctrl-C ends the search with the best plan so far.
+    that was found, takes one of the fewest nodes; on its meshes, one with the most headroom; of those the first in
+    canonical order (smallest sum of layout indices among rows that no other row dominates). Ctrl-C ends the search with the best plan so far.
     """
     problem.check()
     raw_rows = problem.rows
@@ -44,7 +44,7 @@ def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution
         "masters": search.masters,
         "variables": search.largest[0],
         "constraints": search.largest[1],
-        "deterministic_time": search.spent,
+        "deterministic_time": round(search.spent, 6),  # a sum of floats: its last digits are noise
     }
     if search.incumbent is not None:
         status = Status.INTERRUPTED if interrupted else Status.PROVEN if proven else Status.LIMIT
@@ -73,9 +73,13 @@ def follow_up(search: Search) -> list[Goal]:
     for goal in (Goal.DEVICES, Goal.HEADROOM, Goal.ORDER):
         if search.incumbent is None or search.limit.follow_up_time <= 0:
             break
-        fixed = None if goal is Goal.DEVICES else search.incumbent.meshes
         stop_at = search.spent + search.limit.follow_up_time
-        if not refine(search, search.incumbent.choice.template, stop_at, goal, fixed):
+        template, fixed = search.incumbent.choice.template, search.incumbent.meshes
+        if goal is Goal.DEVICES:
+            finished = refine(search, search.problem.ladder[-1], stop_at, goal)
+        else:
+            finished = refine(search, template, stop_at, goal, fixed)
+        if not finished:
             cut_short.append(goal)
     return cut_short
 
