@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rpegc.frontend.schema_fields import Block, Name, Text
+from rpegc.frontend.schema_fields import Block, Name, Positive, Text
 
 MODEL_CHANGES = ("reuse-rollout-logprobs",)
 """Rewrites that change the model, the estimator or the selection of samples: used only where the user names them.
@@ -24,7 +24,7 @@ class ClusterSpec(Block):
     """A machine of the catalogue; `rpegc list` names them."""
     nodes: Annotated[int, Field(ge=1, le=100_000)]
     """Nodes that the plan may use."""
-    usd_per_gpu_hour: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    usd_per_gpu_hour: Positive | None = None
     """What a GPU costs an hour; needed where the objective is `usd` and the catalogue knows no price."""
     site: Site | None = None
     """Launch conventions of the site; absent = those of the hardware."""
