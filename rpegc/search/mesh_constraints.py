@@ -39,13 +39,17 @@ def meshes_fit(data: Data, v: Variables) -> None:
     """A mesh is no larger than its parent, and siblings lie side by side, along nodes or along GPUs."""
     if data.fixed is not None:
         return
-    shapes = data.problem.mesh_classes
+    shapes, cluster = data.problem.mesh_classes, data.problem.cluster
 
     def nodes(g: int) -> Linear:
-        return sum(shapes[m].nodes * v.shape[g, m] for m in data.classes_of(g))
+        return cluster.nodes if g == 0 else sum(shapes[m].nodes * v.shape[g, m] for m in data.classes_of(g))
 
     def width(g: int) -> Linear:
-        return sum(shapes[m].gpus_per_node * v.shape[g, m] for m in data.classes_of(g))
+        return (
+            cluster.gpus_per_node
+            if g == 0
+            else sum(shapes[m].gpus_per_node * v.shape[g, m] for m in data.classes_of(g))
+        )
 
     for parent in range(len(data.template.parents)):
         children = data.template.children(parent)

@@ -20,7 +20,8 @@ def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution
 
     With a `cutoff`, only plans with a period of less than `cutoff` milliseconds are wanted. Among plans of the period
     that was found, takes one of the fewest nodes; on its meshes, one with the most headroom; of those the first in
-    canonical order (smallest sum of layout indices among rows that no other row dominates). Ctrl-C ends the search with the best plan so far.
+    canonical order (smallest sum of layout indices among rows that no other row dominates). Ctrl-C ends the search
+    with the best plan so far.
     """
     problem.check()
     raw_rows = problem.rows
