@@ -36,6 +36,18 @@ Facts = Mapping[str, Mapping[str, Any]]
 """Context columns of rules, by stage: what the compiler tabulated the stage with."""
 
 
+class TargetRefusal(InputError):
+    """The target cannot run what the pipeline asks for; `path` is the key of the pipeline file that asks for it.
+
+    A path's parts are keys, such as ("target_overrides", "trainer.nnodes") or ("reward",). Whoever holds the file
+    turns the path into a line.
+    """
+
+    def __init__(self, message: str, path: tuple[str, ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
 class Backend(Protocol):
     """One target: what it can express, and the files that launch a plan on it."""
 
@@ -53,10 +65,17 @@ class Backend(Protocol):
         """Return the stages of this graph that the target runs with the same layout fields."""
         ...
 
+    def check_pipeline(self, pipeline: Mapping[str, Any]) -> None:
+        """Raise TargetRefusal for anything in a resolved pipeline that no plan on this target could carry out.
+
+        `pipeline` is what `Pipeline.resolved()` returns and a plan holds. Nothing has been searched yet.
+        """
+        ...
+
     def check(self, plan: Plan, facts: Facts | None = None) -> None:
         """Raise InputError for anything in the plan that the target would refuse or crash on.
 
-        `facts` supplies, per stage, the context columns that rules read (sizes of the model, of the machine).
+        It repeats `check_pipeline` on the plan's pipeline. `facts` supplies, per stage, the context columns that rules read (sizes of the model, of the machine).
         """
         ...
 

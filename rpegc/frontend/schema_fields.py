@@ -14,7 +14,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 IDENTIFIER_PATTERN = r"^[a-z][a-z0-9_]{0,63}$"
 VALUE_PATTERN = r"^(?:[a-z][a-z0-9_]{0,63}|weights\([a-z][a-z0-9_]{0,63}\))$"
 FUNCTION_PATTERN = r"^[^\p{C}\p{Zl}\p{Zp}:]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
-OVERRIDE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$"
+OVERRIDE_PATTERN = r"^\+{0,2}[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
 PATTERN_WORDS = {
     TEXT_PATTERN: "a text on one line, without control characters",
@@ -22,7 +22,7 @@ PATTERN_WORDS = {
     IDENTIFIER_PATTERN: "small letters, digits and `_`, the first a letter, at most 64",
     VALUE_PATTERN: "a word of small letters, digits and `_`, or `weights(ROLE)`",
     FUNCTION_PATTERN: "`path/to/file.py:function`",
-    OVERRIDE_PATTERN: "dotted identifiers, such as `trainer.logger`",
+    OVERRIDE_PATTERN: "dotted identifiers, such as `trainer.logger`, with `+` before one that the target's files lack",
 }
 """What each pattern demands, in words: a message never shows a regular expression."""
 

@@ -66,7 +66,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     assert choice is not None, "a winner has a choice"
     assert period is not None, "a winner has a period"
     graph, tables = winner.variant.graph, winner.variant.tables
-    meshes = bind_meshes(graph, tables, choice, request.machine.gpus_per_node, request.nodes)
+    meshes = bind_meshes(graph, winner.variant.problem, choice)
     stages = bind_stages(graph, tables, choice, meshes)
     memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes, request.node_terms)
     schedule = BoundSchedule(graph, choice, stages, meshes, math.ceil(period))

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rpegc.cost.fit import fit_probability
 from rpegc.cost.table import MemoryTerm, PriceTable
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.plan import MemoryPhase, PlannedStage, PlannedTerm
-from rpegc.search.problem import Choice
+from rpegc.search.geometry import rectangles
+from rpegc.search.problem import Choice, Problem
 from rpegc.search.tabulate import Tables
 from rpegc.target import Layout, Mesh, layout_at
 
-Rectangle = tuple[int, int, int, int]
 
-
-def bind_meshes(graph: Graph, tables: Tables, choice: Choice, gpus_per_node: int, nodes: int) -> dict[int, Mesh]:
-    """Return the used meshes by tree node: children lie side by side inside their parent, in tree order."""
-    rectangles: dict[int, Rectangle] = {0: (0, nodes, 0, gpus_per_node)}
-    taken: dict[int, tuple[int, int]] = {}
-    for node in range(1, len(choice.template.parents)):
-        index = choice.mesh_classes[node]
-        if index is None:
-            continue
-        parent = choice.template.parents[node]
-        shape = tables.meshes[index]
-        first_node, _, first_gpu, _ = rectangles[parent]
-        along_gpus = choice.along_gpus[parent]
-        used = taken.get(parent, (0, 0))
-        offset = (first_node, first_gpu + used[1]) if along_gpus else (first_node + used[0], first_gpu)
-        rectangles[node] = (offset[0], shape.nodes, offset[1], shape.gpus_per_node)
-        taken[parent] = (used[0] + shape.nodes, used[1] + shape.gpus_per_node)
+def bind_meshes(graph: Graph, problem: Problem, choice: Choice) -> dict[int, Mesh]:
+    """Return the meshes that stages sit on, by tree node, named after what runs there."""
     occupied = sorted(set(choice.nodes.values()))
     names = _mesh_names(graph, choice, occupied)
-    return {node: Mesh(names[node], *rectangles[node]) for node in occupied}
+    bound = {}
+    for node, mesh in enumerate(rectangles(problem, choice)):
+        if node in occupied:
+            assert mesh is not None, "a stage sits on an unused mesh"
+            bound[node] = replace(mesh, name=names[node])
+    return bound
 
 
 def _mesh_names(graph: Graph, choice: Choice, occupied: list[int]) -> dict[int, str]:

@@ -42,14 +42,12 @@ def meshes_fit(data: Data, v: Variables) -> None:
     shapes, cluster = data.problem.mesh_classes, data.problem.cluster
 
     def nodes(g: int) -> Linear:
-        return cluster.nodes if g == 0 else sum(shapes[m].nodes * v.shape[g, m] for m in data.classes_of(g))
+        shaped: list[Linear] = [shapes[m].nodes * v.shape[g, m] for m in data.classes_of(g)]
+        return cluster.nodes if g == 0 else sum(shaped)
 
     def width(g: int) -> Linear:
-        return (
-            cluster.gpus_per_node
-            if g == 0
-            else sum(shapes[m].gpus_per_node * v.shape[g, m] for m in data.classes_of(g))
-        )
+        shaped: list[Linear] = [shapes[m].gpus_per_node * v.shape[g, m] for m in data.classes_of(g)]
+        return cluster.gpus_per_node if g == 0 else sum(shaped)
 
     for parent in range(len(data.template.parents)):
         children = data.template.children(parent)
