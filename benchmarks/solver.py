@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
-from rpegc.search.problem import Cell, Edge, GpuStage, HostStage, Limit, Problem, SyncStage, Template
-from rpegc.search.solve_ilp import solve
+from rpegc.search.solver.problem import Cell, Edge, GpuStage, HostStage, Limit, Problem, SyncStage, Template
+from rpegc.search.solver.solve_ilp import solve
 from rpegc.target import IntArray, MeshClass
 
 UNIT_GIB = 0.5

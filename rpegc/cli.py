@@ -37,7 +37,7 @@ def compile_command(
         Path | None, typer.Option("--output", "-o", help="Folder to write.", show_default="out/<name>")
     ] = None,
     space: SpaceOption = "default",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the solver.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the solver.")] = 1,
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
     ] = 0.01,

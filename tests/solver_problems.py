@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rpegc.search.problem import Cell, Edge, GpuStage, HostStage, Problem, Stage, SyncStage, Template, TieGroup
+from rpegc.search.solver.problem import Cell, Edge, GpuStage, HostStage, Problem, Stage, SyncStage, Template, TieGroup
 from rpegc.target import MeshClass
 
 CLUSTERS = (

@@ -14,9 +14,9 @@ from rpegc.ir.graph import Graph, Op, Rewrite, Stage
 from rpegc.search.choose import Variant, choose
 from rpegc.search.floor import floor_ms
 from rpegc.search.meshes import mesh_menu
-from rpegc.search.problem import Limit, Status
 from rpegc.search.remedy import smallest_change, smallest_cluster
-from rpegc.search.solve_ilp import solve
+from rpegc.search.solver.problem import Limit, Status
+from rpegc.search.solver.solve_ilp import solve
 from rpegc.search.tabulate import Tables
 from rpegc.target import MeshClass, ShardedLayout
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from solver_problems import random_problem
 
-from rpegc.search import exhaustive, greedy, solve_ilp
-from rpegc.search.boxes import Box, CellKey, box_of, cells_of
-from rpegc.search.cycle_ratio import least_period
-from rpegc.search.geometry import rectangles
-from rpegc.search.measures import free_units
-from rpegc.search.problem import Edge, HostStage, Limit, Problem, Solution, Status, Template
-from rpegc.search.prune import normalise, prune
-from rpegc.search.variables import Meshes
+from rpegc.search.solver import exhaustive, greedy, solve_ilp
+from rpegc.search.solver.boxes import Box, CellKey, box_of, cells_of
+from rpegc.search.solver.cycle_ratio import least_period
+from rpegc.search.solver.geometry import rectangles
+from rpegc.search.solver.measures import free_units
+from rpegc.search.solver.problem import Edge, HostStage, Limit, Problem, Solution, Status, Template
+from rpegc.search.solver.prune import normalise, prune
+from rpegc.search.solver.variables import Meshes
 
 EXACT = Limit(tolerance=0.0, follow_up_time=0.0)
 SEEDS = range(200)
@@ -171,8 +171,8 @@ def test_cutoff_asks_for_strictly_better_plans() -> None:
 def test_two_processes_with_different_hash_seeds_give_the_same_plan() -> None:
     program = (
         "from solver_problems import random_problem\n"
-        "from rpegc.search import solve_ilp\n"
-        "from rpegc.search.problem import Limit\n"
+        "from rpegc.search.solver import solve_ilp\n"
+        "from rpegc.search.solver.problem import Limit\n"
         "for seed in (2, 7, 11): print(solve_ilp.solve(random_problem(seed, rows=4), Limit()))\n"
     )
     root = Path(__file__).parent

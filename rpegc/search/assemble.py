@@ -29,7 +29,7 @@ from rpegc.plan import (
 from rpegc.search.bind import bind_memory, bind_meshes, bind_stages
 from rpegc.search.bound_schedule import BoundSchedule
 from rpegc.search.choose import Attempt, Outcome
-from rpegc.search.problem import Choice
+from rpegc.search.solver.problem import Choice
 from rpegc.target import Mesh
 from rpegc.units import HOUR, format_seconds
 

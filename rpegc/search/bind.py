@@ -9,8 +9,8 @@ from rpegc.cost.fit import fit_probability
 from rpegc.cost.table import MemoryTerm, PriceTable
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.plan import MemoryPhase, PlannedStage, PlannedTerm
-from rpegc.search.geometry import rectangles
-from rpegc.search.problem import Choice, Problem
+from rpegc.search.solver.geometry import rectangles
+from rpegc.search.solver.problem import Choice, Problem
 from rpegc.search.tabulate import Tables
 from rpegc.target import Layout, Mesh, layout_at
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.period import PeriodResult, evaluate
 from rpegc.plan import PlannedStage
-from rpegc.search.problem import Choice
+from rpegc.search.solver.problem import Choice
 from rpegc.target import Mesh
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from rpegc.cost.fit import margin
 from rpegc.cost.table import PairTable, PriceTable
 from rpegc.ir.graph import Graph, Op, Stage
-from rpegc.search import problem as integer
+from rpegc.search.solver import problem as integer
 from rpegc.search.tabulate import Tables
 from rpegc.target import FloatArray, IntArray, MeshClass, Tie
 from rpegc.units import MIB

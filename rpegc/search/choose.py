@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from rpegc.ir.graph import Graph
 from rpegc.search.floor import floor_ms
-from rpegc.search.problem import Limit, Problem, Solution, Status
+from rpegc.search.solver.problem import Limit, Problem, Solution, Status
 from rpegc.search.tabulate import Tables
 from rpegc.target import MeshClass
 

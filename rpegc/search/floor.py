@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from rpegc.ir.cycles import Arc, maximum_cycle_ratio
-from rpegc.search.problem import GpuStage, HostStage, Problem
+from rpegc.search.solver.problem import GpuStage, HostStage, Problem
 
 
 def floor_ms(problem: Problem) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpegc.search.problem import Cell, Problem, SyncStage
-from rpegc.search.prune import visibility_of
+from rpegc.search.solver.problem import Cell, Problem, SyncStage
+from rpegc.search.solver.prune import visibility_of
 from rpegc.target import FloatArray, IntArray
 
 CellKey = tuple[str, int]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from ortools.sat.python import cp_model
 
-from rpegc.search.boxes import Box, sync_costs
-from rpegc.search.problem import SyncStage
-from rpegc.search.variables import Data, Option, Variables
+from rpegc.search.solver.boxes import Box, sync_costs
+from rpegc.search.solver.problem import SyncStage
+from rpegc.search.solver.variables import Data, Option, Variables
 from rpegc.target import IntArray
 
 

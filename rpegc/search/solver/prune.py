@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rpegc.search.problem import Cell, GpuStage, Problem
+from rpegc.search.solver.problem import Cell, GpuStage, Problem
 from rpegc.target import IntArray
 
 

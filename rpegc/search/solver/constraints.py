@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rpegc.search.memory_constraints import (
+from rpegc.search.solver.memory_constraints import (
     device_memory,
     host_memory,
 )
-from rpegc.search.mesh_constraints import (
+from rpegc.search.solver.mesh_constraints import (
     meshes_are_used,
     meshes_fit,
     no_mesh_twice,
@@ -16,10 +16,10 @@ from rpegc.search.mesh_constraints import (
     siblings_in_order,
     ties_agree,
 )
-from rpegc.search.sync_constraints import (
+from rpegc.search.solver.sync_constraints import (
     syncs_take_their_time,
 )
-from rpegc.search.time_constraints import (
+from rpegc.search.solver.time_constraints import (
     device_work,
     durations_of_options,
     edges_in_time,

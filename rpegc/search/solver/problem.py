@@ -273,6 +273,7 @@ class Limit:
     total_time: float = 20.0
     follow_up_time: float = 1.0
     memory_mb: int = 2000
+    seed: int = 1
 
 
 class Status(StrEnum):

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 from ortools.sat.python import cp_model
 
-from rpegc.search.expressions import Linear, in_common, total, within
-from rpegc.search.variables import Data, Literal, Option, Variables
+from rpegc.search.solver.expressions import Linear, in_common, total, within
+from rpegc.search.solver.variables import Data, Literal, Option, Variables
 
 
 def device_memory(data: Data, v: Variables) -> None:

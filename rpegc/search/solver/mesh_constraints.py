@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from rpegc.search.expressions import Linear, in_common
-from rpegc.search.geometry import interchangeable, must_shrink, subtree
-from rpegc.search.variables import Data, Literal, Variables
+from rpegc.search.solver.expressions import Linear, in_common
+from rpegc.search.solver.geometry import interchangeable, must_shrink, subtree
+from rpegc.search.solver.variables import Data, Literal, Variables
 
 
 def one_option_a_stage(data: Data, v: Variables) -> None:

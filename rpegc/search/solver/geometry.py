@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rpegc.search.problem import Choice, Problem, Template
+from rpegc.search.solver.problem import Choice, Problem, Template
 from rpegc.target import Mesh
 
 

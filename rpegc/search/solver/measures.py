@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rpegc.search.problem import Cell, Problem, Template
-from rpegc.search.variables import Meshes
+from rpegc.search.solver.problem import Cell, Problem, Template
+from rpegc.search.solver.variables import Meshes
 
 Rows = Mapping[str, tuple[int, int]]
 """Mesh class and row of each GPU stage."""

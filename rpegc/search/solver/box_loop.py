@@ -10,13 +10,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from rpegc.search.boxes import Box, CellKey, Splitter, box_of, cells_of
-from rpegc.search.master import Answer, Relaxed, solve_master
-from rpegc.search.measures import devices_used, free_units, order_of
-from rpegc.search.problem import Choice, Limit, Problem, Template
-from rpegc.search.schedule import exact_choice
-from rpegc.search.timing import Timing
-from rpegc.search.variables import Data, Goal, Meshes
+from rpegc.search.solver.boxes import Box, CellKey, Splitter, box_of, cells_of
+from rpegc.search.solver.master import Answer, Relaxed, solve_master
+from rpegc.search.solver.measures import devices_used, free_units, order_of
+from rpegc.search.solver.problem import Choice, Limit, Problem, Template
+from rpegc.search.solver.schedule import exact_choice
+from rpegc.search.solver.timing import Timing
+from rpegc.search.solver.variables import Data, Goal, Meshes
 
 FEW_ROWS = 100
 """Boxes with more rows than this together are split before their rows are tried one by one."""
@@ -79,7 +79,7 @@ class Search:
     def ask(self, data: Data, stop_at: float, gap: float) -> Answer:
         """Solve one integer program within what is left of the budget, and count its effort."""
         time = min(max(0.0, stop_at - self.spent), self.limit.master_time)
-        answer = solve_master(data, time, gap, self.limit.memory_mb)
+        answer = solve_master(data, time, gap, self.limit.memory_mb, self.limit.seed)
         self.spent += answer.deterministic_time
         self.masters += 1
         self.largest = max(self.largest, (answer.variables, answer.constraints))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
-from rpegc.search.variables import Option
+from rpegc.search.solver.variables import Option
 from rpegc.target import IntArray
 
 Linear: TypeAlias = Any

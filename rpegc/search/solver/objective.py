@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from rpegc.search.expressions import Linear, total
-from rpegc.search.measures import devices_used
-from rpegc.search.variables import Data, Goal, Variables
+from rpegc.search.solver.expressions import Linear, total
+from rpegc.search.solver.measures import devices_used
+from rpegc.search.solver.variables import Data, Goal, Variables
 
 
 def objective(data: Data, v: Variables) -> Linear:

@@ -9,10 +9,10 @@ from itertools import combinations
 
 from ortools.sat.python import cp_model
 
-from rpegc.search.boxes import Box, Boxes
-from rpegc.search.geometry import overlap
-from rpegc.search.problem import HostStage, Problem, Template
-from rpegc.search.timing import Pair, Timing
+from rpegc.search.solver.boxes import Box, Boxes
+from rpegc.search.solver.geometry import overlap
+from rpegc.search.solver.problem import HostStage, Problem, Template
+from rpegc.search.solver.timing import Pair, Timing
 
 Literal = cp_model.IntVar
 

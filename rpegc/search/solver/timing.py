@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rpegc.search.problem import Edge, Problem
+from rpegc.search.solver.problem import Edge, Problem
 
 Pair = tuple[str, str]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
 
-from rpegc.search.problem import Cell, Choice, Limit, Problem, Solution, Status, Template
+from rpegc.search.solver.problem import Cell, Choice, Limit, Problem, Solution, Status, Template
 from rpegc.target import MeshClass
 
 Arc = tuple[int, int, int, int]

@@ -8,11 +8,11 @@ from itertools import product
 
 import numpy as np
 
-from rpegc.search.geometry import must_shrink
-from rpegc.search.measures import Rows, free_units, host_units
-from rpegc.search.problem import Choice, Limit, Problem, Solution, Status, Template
-from rpegc.search.schedule import exact_choice, stage_milliseconds
-from rpegc.search.variables import Meshes
+from rpegc.search.solver.geometry import must_shrink
+from rpegc.search.solver.measures import Rows, free_units, host_units
+from rpegc.search.solver.problem import Choice, Limit, Problem, Solution, Status, Template
+from rpegc.search.solver.schedule import exact_choice, stage_milliseconds
+from rpegc.search.solver.variables import Meshes
 from rpegc.target import BoolArray, FloatArray
 
 PRICES_OF_MEMORY_MS = (0.0, *(2.0**power for power in range(4, 24)))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rpegc.search.expressions import Linear, total, within
-from rpegc.search.geometry import overlap
-from rpegc.search.problem import Edge
-from rpegc.search.variables import Data, Option, Variables
+from rpegc.search.solver.expressions import Linear, total, within
+from rpegc.search.solver.geometry import overlap
+from rpegc.search.solver.problem import Edge
+from rpegc.search.solver.variables import Data, Option, Variables
 
 
 def durations_of_options(data: Data, v: Variables) -> None:

@@ -6,13 +6,13 @@ of it; deep mesh trees are slow without a good plan, so the ladder finds one on 
 
 from __future__ import annotations
 
-from rpegc.search import greedy
-from rpegc.search.box_loop import Search, first_boxes, refine
-from rpegc.search.boxes import Splitter
-from rpegc.search.problem import Limit, Problem, Solution, Status
-from rpegc.search.prune import normalise, prune
-from rpegc.search.timing import timing_of
-from rpegc.search.variables import Goal
+from rpegc.search.solver import greedy
+from rpegc.search.solver.box_loop import Search, first_boxes, refine
+from rpegc.search.solver.boxes import Splitter
+from rpegc.search.solver.problem import Limit, Problem, Solution, Status
+from rpegc.search.solver.prune import normalise, prune
+from rpegc.search.solver.timing import timing_of
+from rpegc.search.solver.variables import Goal
 
 
 def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from itertools import combinations
 
-from rpegc.search.cycle_ratio import Arc, earliest_starts, least_period
-from rpegc.search.geometry import overlap
-from rpegc.search.problem import Choice, Problem, Template
-from rpegc.search.variables import Meshes
+from rpegc.search.solver.cycle_ratio import Arc, earliest_starts, least_period
+from rpegc.search.solver.geometry import overlap
+from rpegc.search.solver.problem import Choice, Problem, Template
+from rpegc.search.solver.variables import Meshes
 
 
 def exact_choice(
