@@ -20,7 +20,10 @@ class ContainerHook:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One cluster's profile. Times in seconds. `variables` are exported before Ray starts, in this order.
+    """One cluster's profile. Times in seconds.
+
+    `variables` are exported before Ray starts, in this order, where they are not set already. `expected_network` is
+    what NCCL_NET must then be ("" = anything).
 
     `unset` lists variables that must not be inherited. `node_folder` is a folder local to each node and visible to
     every job step there: Ray's sockets live in it. `headers` are further `#SBATCH` options.

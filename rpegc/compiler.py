@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 import backends
 import passes
 import search_spaces
 from backends.site import load_site
+from passes.homes import homes_of
+from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.work import StageWork, WorkContext, stage_works
-from rpegc.emit import Backend, EmittedFile, check_replaceable, replace_folder
+from rpegc.emit import Backend, EmittedFile, TargetRefusal, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
@@ -35,9 +38,9 @@ from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, with_fixed
 from rpegc.search.meshes import mesh_menu
 from rpegc.search.pairs import sync_prices
-from rpegc.search.problem import Limit, Template
 from rpegc.search.remedy import smallest_change
-from rpegc.search.solve_ilp import solve as solve_ilp
+from rpegc.search.solver.problem import Limit, Template
+from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, tabulate
 from rpegc.target import MeshClass
 
@@ -49,7 +52,7 @@ class Options:
     """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver."""
 
     space: str = "default"
-    seed: int = 0
+    seed: int = 1
     tolerance: float = 0.01
     solver: Solver = solve_ilp
 
@@ -138,6 +141,10 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     """Gather what a pipeline and options say into one setting."""
     backend = backends.backend(pipeline.spec.target)
     load_site(pipeline.site, pipeline.position(("cluster", "site")))
+    try:
+        backend.check_pipeline(pipeline.resolved())
+    except TargetRefusal as refusal:
+        raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
     models = pipeline.model_facts()
     capabilities = backend.capabilities(lora_rank=max(facts.lora_rank for facts in models.values()))
     space = search_spaces.load_space(options.space)
@@ -165,10 +172,29 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
     graphs = run_passes(passes.default_passes(), graph, setting.context, verify)
     if not graphs:
-        names = ", ".join(pattern.name for pattern in setting.context.capabilities.placements)
-        message = f"target {setting.backend.name} has no placement for this pipeline (it knows {names})"
-        raise InputError(message, setting.pipeline.position("target"))
+        raise _no_placement(setting, graph)
     return tuple(with_fixed(graph, fixed, setting.context.capabilities) for graph in graphs)
+
+
+def _no_placement(setting: Setting, graph: Graph) -> InputError:
+    """Say what keeps the pipeline from the placement of the target that comes nearest, at the stage that it is about.
+
+    Passes before `place` may have fired: the misfits are those of the rewritten graph.
+    """
+    context, pipeline = setting.context, setting.pipeline
+    before = takewhile(lambda rewrite: rewrite.name != Place.name, passes.default_passes())
+    rewritten = run_passes(tuple(before), graph, context, verify)
+    pairs = [(variant, pattern) for variant in rewritten for pattern in context.capabilities.placements]
+    variant, nearest = min(pairs, key=lambda pair: len(tuple(misfits(*pair))))
+    homeless = [stage for stage in variant.stages if stage.op.on_gpus and not homes_of(nearest, stage)]
+    path: tuple[str, ...] = ("target",)
+    if homeless:
+        name, role = homeless[0].name, homeless[0].model
+        path = ("stages", name) if name in pipeline.spec.stages else ("models", role)
+    reasons = "; ".join(misfits(variant, nearest))
+    message = f"target {setting.backend.name} has no placement for this pipeline: {reasons}"
+    names = ", ".join(pattern.name for pattern in context.capabilities.placements)
+    return InputError(message, pipeline.position(path), f"it knows {names}")
 
 
 def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lambda _: None) -> Outcome:
@@ -177,7 +203,7 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     progress("pricing")
     variants = tuple(variant_of(setting, graph, cache) for graph in graphs)
     progress("searching")
-    limit = Limit(tolerance=setting.options.tolerance)
+    limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
     return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
 

@@ -75,7 +75,8 @@ class Backend(Protocol):
     def check(self, plan: Plan, facts: Facts | None = None) -> None:
         """Raise InputError for anything in the plan that the target would refuse or crash on.
 
-        It repeats `check_pipeline` on the plan's pipeline. `facts` supplies, per stage, the context columns that rules read (sizes of the model, of the machine).
+        It repeats `check_pipeline` on the plan's pipeline. `facts` supplies, per stage, the context columns that
+        rules read (sizes of the model, of the machine).
         """
         ...
 

@@ -18,7 +18,7 @@ algorithm: grpo
 models:
   actor: {config: Qwen/Qwen3-8B, weights: /models/Qwen3-8B}
 workload:
-  prompts_per_step: 128
+  prompts_per_step: 64
   samples_per_prompt: 16
   prompt_tokens: {mean: 200, max: 512}
   response_tokens: {mean: 3000, p99: 11000, max: 16384}

@@ -145,6 +145,8 @@ ADDITIONS = [
     ("target_overrides: {a: .inf}", "13:23", "must be a finite number"),
     (r'target_overrides: {a: "x\ny"}', "13:23", "without control characters"),
     ('target_overrides: {"a; rm -rf /": 1}', "13:20", "must be dotted identifiers"),
+    ("target_overrides: {+++a: 1}", "13:20", "with `+` before one that the target's files lack"),
+    ("target_overrides: {~a.b: 1}", "13:20", "must be dotted identifiers"),
 ]
 
 

@@ -46,7 +46,12 @@ def test_defaults_are_filled_in(pipeline_text: str) -> None:
     assert resolved["training"]["clip"] == [0.2, 0.2]
     assert resolved["training"]["learning_rate"] is None
     assert resolved["training"]["kl"] == {"coefficient": 0.0, "where": "loss", "estimator": "k3"}
-    assert resolved["cluster"] == {"hardware": "gh200-alps", "nodes": 2, "site": "alps"}
+    assert resolved["cluster"] == {
+        "hardware": "gh200-alps",
+        "nodes": 2,
+        "usd_per_gpu_hour": None,
+        "site": "alps",
+    }
     assert resolved["allow"]["max_staleness"] == 0
     assert resolved["target"] == "verl"
     assert resolved["architectures"]["actor"]["layers"] == 36
@@ -144,6 +149,11 @@ def test_positions_of_keys(pipeline_text: str) -> None:
 def test_a_damaged_resolved_form_is_refused(resolved: dict[str, object]) -> None:
     with pytest.raises(InputError, match="not a resolved pipeline"):
         restore_pipeline(resolved)
+
+
+def test_override_keys_may_ask_to_be_added(pipeline_text: str) -> None:
+    spec = pipeline_from_text(pipeline_text + "target_overrides: {+a.b: 1, '++c.d': x}\n").spec
+    assert spec.target_overrides == {"+a.b": 1, "++c.d": "x"}
 
 
 def test_overrides_keep_their_types_and_hostile_texts_stay_texts(pipeline_text: str) -> None:

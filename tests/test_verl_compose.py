@@ -34,6 +34,13 @@ PLANS: dict[str, Plan] = {
     "nothing but a plan": colocated_grpo(
         data=None, **{"training.learning_rate": None, "training.total_steps": None, "training.save_every": None}
     ),
+    "added and forced keys": colocated_grpo(
+        target_overrides={
+            "+actor_rollout_ref.rollout.engine_kwargs.vllm.max_num_partial_prefills": 4,
+            "++trainer.balance_batch": False,
+            "++trainer.not_in_any_file": "x",
+        }
+    ),
     "an unknown key": colocated_grpo(target_overrides={"trainer.no_such_key": 1}),
 }
 
@@ -45,6 +52,9 @@ SELECT = [
     "data.train_batch_size",
     "trainer.rollout_data_dir",
     "trainer.max_actor_ckpt_to_keep",
+    "trainer.balance_batch",
+    "trainer.not_in_any_file",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.max_num_partial_prefills",
     "trainer.logger",
     "trainer.default_local_dir",
     "actor_rollout_ref.actor.optim.lr",
@@ -82,6 +92,13 @@ def test_an_unknown_key_is_refused(findings: dict[str, dict[str, Any]]) -> None:
     """The proof has teeth: what verl does not know does not compose."""
     assert not findings["an unknown key"]["ok"]
     assert "no_such_key" in findings["an unknown key"]["error"]
+
+
+def test_added_and_forced_keys_arrive(findings: dict[str, dict[str, Any]]) -> None:
+    values = findings["added and forced keys"]["values"]
+    assert values["actor_rollout_ref.rollout.engine_kwargs.vllm.max_num_partial_prefills"] == 4
+    assert values["trainer.balance_batch"] is False
+    assert values["trainer.not_in_any_file"] == "x"
 
 
 def test_hostile_texts_arrive_unchanged(findings: dict[str, dict[str, Any]]) -> None:

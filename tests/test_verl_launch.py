@@ -86,13 +86,25 @@ def test_only_a_single_node_runs_without_slurm() -> None:
 
 
 def test_time_limit_follows_the_plan_and_the_site() -> None:
-    script = backend("verl").emit(PLANS["grpo"])["launch/submit.sbatch"].content.decode()
+    def script(plan: Plan, site: str) -> str:
+        return backend("verl").emit(plan, site)["launch/submit.sbatch"].content.decode()
+
     # 500 steps of 130 s (upper end of the interval), 10 % slack, half an hour to start: 73300 s.
-    assert "#SBATCH --time=20:22:00\n" in script
-    long = backend("verl").emit(colocated_grpo(**{"training.total_steps": 5000, "training.save_every": None}))
-    assert "#SBATCH --time=24:00:00\n" in long["launch/submit.sbatch"].content.decode()
-    assert "set `training.save_every`" in long["launch/README.md"].content.decode()
+    assert "#SBATCH --time=20:22:00\n" in script(PLANS["grpo"], "generic")
+    long = colocated_grpo(**{"training.total_steps": 5000, "training.save_every": None})
+    assert "#SBATCH --time=24:00:00\n" in script(long, "generic")
+    assert "#SBATCH --time=12:00:00\n" in script(long, "alps")
+    assert "set `training.save_every`" in backend("verl").emit(long)["launch/README.md"].content.decode()
     assert slurm_time(61) == "00:02:00"
+
+
+def test_network_variables_that_a_container_set_stay(tmp_path: Path) -> None:
+    """CSCS's hook knows its containers better than a profile; a plugin name from outside never survives."""
+    launch = emitted(PLANS["grpo"], tmp_path, "alps")
+    given = {"NCCL_CROSS_NIC": "0", "NCCL_NET_PLUGIN": "ofi", "RPEGC_RUN_DIR": "/run", "PATH": os.environ["PATH"]}
+    words = '. "$0" && echo "$NCCL_NET|$NCCL_CROSS_NIC|$NCCL_PROTO|${NCCL_NET_PLUGIN-unset}"'
+    done = subprocess.run(["bash", "-c", words, f"{launch}/environment.sh"], env=given, capture_output=True, text=True)
+    assert done.stdout == "AWS Libfabric|0|^LL128|unset\n", done.stderr
 
 
 def test_object_store_takes_what_the_plan_sets_aside() -> None:
@@ -108,7 +120,7 @@ def test_alps_uses_its_network_and_leaves_no_foreign_plugin() -> None:
     site = load_site("alps")
     assert dict(site.variables)["NCCL_NET"] == "AWS Libfabric"
     text = backend("verl").emit(PLANS["grpo"], "alps")["launch/environment.sh"].content.decode()
-    assert "export NCCL_NET='AWS Libfabric'\n" in text
+    assert "export NCCL_NET=${NCCL_NET:-'AWS Libfabric'}\n" in text
     assert "unset NCCL_NET_PLUGIN\n" in text
     assert "NCCL" not in backend("verl").emit(PLANS["grpo"], "generic")["launch/environment.sh"].content.decode()
 

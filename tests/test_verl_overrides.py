@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 from verl_plans import colocated_grpo, lora, one_step_off, ppo
 
-from backends.verl.hydra import hydra_text, hydra_value
-from backends.verl.overrides import overrides_of
-from rpegc.emit import quote_bash, slug
+from backends.verl import overrides
+from backends.verl.hydra import Override, hydra_text, hydra_value
+from backends.verl.run import run_of
+from rpegc.emit import TargetRefusal, quote_bash, slug
 from rpegc.errors import InputError
 from rpegc.plan import Plan
+
+
+def overrides_of(plan: Plan, cores_per_node: int = 0) -> tuple[Override, ...]:
+    return overrides.overrides_of(run_of(plan, cores_per_node))
 
 
 def settings(plan: Plan) -> dict[str, str]:
@@ -141,7 +146,7 @@ def test_user_override_is_passed_through(key: str, value: Any, line: str | None)
         ("actor_rollout_ref.actor.optim.lr", "training.learning_rate"),
         ("actor_rollout_ref.rollout.tensor_model_parallel_size", "search space"),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "search space"),
-        ("++trainer.nnodes", "search space"),
+        ("trainer.nnodes", "search space"),
         ("trainer.v1.separate_async.num_warmup_batches", "allow.max_staleness"),
         ("reward_model.enable", "models.reward"),
         ("model_engine", "FSDP2"),
@@ -150,10 +155,12 @@ def test_user_override_is_passed_through(key: str, value: Any, line: str | None)
     ],
 )
 def test_override_of_a_planned_key_names_what_to_change(key: str, instead: str) -> None:
-    with pytest.raises(InputError) as caught:
-        overrides_of(colocated_grpo(target_overrides={key: 1}))
-    assert f"target_overrides.{key}: " in str(caught.value)
-    assert instead in str(caught.value)
+    for prefix in ("", "+", "++", "~"):
+        with pytest.raises(TargetRefusal) as caught:
+            overrides_of(colocated_grpo(target_overrides={prefix + key: 1}))
+        assert f"target_overrides.{prefix}{key}: " in str(caught.value)
+        assert instead in str(caught.value)
+        assert caught.value.path == ("target_overrides", prefix + key)
 
 
 def test_override_of_a_whole_section_is_refused_where_it_holds_planned_keys() -> None:
@@ -163,10 +170,49 @@ def test_override_of_a_whole_section_is_refused_where_it_holds_planned_keys() ->
         overrides_of(colocated_grpo(target_overrides={"actor_rollout_ref.actor": "x"}))
 
 
-@pytest.mark.parametrize("key", ["~trainer.logger", "a b", "x=1", "", "trainer.", "a@b", "-x", "$(id)"])
+@pytest.mark.parametrize("key", ["~trainer.balance_batch", "a b", "x=1", "", "trainer.", "a@b", "-x", "$(id)"])
 def test_override_key_that_is_no_key_is_refused(key: str) -> None:
     with pytest.raises(InputError, match="a key is dotted words"):
         overrides_of(colocated_grpo(target_overrides={key: 1}))
+
+
+def test_one_key_in_two_forms_is_refused() -> None:
+    with pytest.raises(InputError, match=r"`trainer\.balance_batch` already sets this key"):
+        overrides_of(colocated_grpo(target_overrides={"trainer.balance_batch": True, "++trainer.balance_batch": 1}))
+
+
+def test_settings_of_the_user_where_this_pipeline_leaves_them_free() -> None:
+    """verl's own knobs that only some pipelines decide: agent-loop workers, test samples, reward processes."""
+    free = {"actor_rollout_ref.rollout.agent.num_workers": 4, "data.val_max_samples": 100}
+    assert settings(colocated_grpo(target_overrides=free))["data.val_max_samples"] == "100"
+    with pytest.raises(InputError, match=r"is decided by data\.val"):
+        overrides_of(colocated_grpo(**{"data.val": None}, target_overrides=free))
+    assert settings(ppo(target_overrides={"reward.num_workers": 32}))["reward.num_workers"] == "32"
+
+
+def test_reward_processes_are_bounded_by_cores_and_samples() -> None:
+    def workers(cores: int, **changes: Any) -> str:
+        found = {o.key: o for o in overrides_of(colocated_grpo(**changes), cores)}
+        return found["reward.num_workers"].line.split("=")[1]
+
+    everywhere = {"reward.workers_per_node": 65536}
+    assert workers(288) == "256"  # 64 on each of 4 nodes
+    assert workers(8, **everywhere) == "32"
+    assert workers(0, **everywhere) == "1024"  # 256 a node where nobody knows the cores
+    assert workers(288, **everywhere, **{"workload.prompts_per_step": 4, "workload.samples_per_prompt": 5}) == "20"
+
+
+def test_verls_own_verifier_gets_as_many_processes_as_were_priced() -> None:
+    found = settings(colocated_grpo(reward={"function": None, "workers_per_node": 16}))
+    assert found["reward.num_workers"] == "64"
+    assert "reward.custom_reward_function.path" not in found
+
+
+@pytest.mark.parametrize(("positions", "length"), [(131072, "34816"), (20000, "20000")])
+def test_reward_model_reserves_no_more_cache_than_it_needs(positions: int, length: str) -> None:
+    """Twice the longest sequence covers another tokenizer; the model's positions are the limit."""
+    found = settings(ppo(architectures={"reward": {"max_positions": positions}}))
+    assert found["reward.reward_model.rollout.max_model_len"] == length
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,13 @@ def pipeline(**changes: Any) -> dict[str, Any]:
         "name": "qwen3-8b-grpo",
         "algorithm": "grpo",
         "models": {
-            "actor": {"config": "Qwen/Qwen3-8B", "weights": "/models/Qwen3-8B", "tokenizer": None},
-            "reference": {"config": "Qwen/Qwen3-8B", "weights": "/models/Qwen3-8B", "tokenizer": None},
+            "actor": {"config": "Qwen/Qwen3-8B", "weights": "/models/Qwen3-8B", "tokenizer": None, "like": None},
+            "reference": {
+                "config": "Qwen/Qwen3-8B",
+                "weights": "/models/Qwen3-8B",
+                "tokenizer": None,
+                "like": "actor",
+            },
         },
         "data": {
             "train": "/data/math.parquet",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from backends.site import load_site
 from backends.verl.capabilities import VERSION, capabilities, ties_for
 from backends.verl.checks import check_plan
 from backends.verl.launch import launch_files
+from backends.verl.pipeline_checks import check_pipeline
 from rpegc.emit import Facts, Files
 from rpegc.plan import Plan
 from rpegc.target import Capabilities, Tie
@@ -29,6 +31,10 @@ class VerlBackend:
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages that share one training engine."""
         return ties_for(graph)
+
+    def check_pipeline(self, pipeline: Mapping[str, Any]) -> None:
+        """Raise TargetRefusal for anything in a resolved pipeline that no plan on verl could carry out."""
+        check_pipeline(pipeline)
 
     def check(self, plan: Plan, facts: Facts | None = None) -> None:
         """Raise InputError for anything in the plan that verl would refuse or crash on."""

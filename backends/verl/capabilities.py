@@ -15,19 +15,21 @@ VERSION = "0.9.1"
 SYNC = "sync"
 ONE_STEP_OFF = "one-step-off"
 
+COLOCATED_ROLES = ("actor", "reference", "critic")
+
 PLACEMENTS: tuple[PlacementPattern, ...] = (
     PlacementPattern(
         name="colocated",
         mode=SYNC,
         parents=(0, 0),
-        homes={"*": (1,)},
+        homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
         source="verl/trainer/ppo/v1/trainer_base.py: one global pool for actor, rollout, reference and critic",
     ),
     PlacementPattern(
         name="reward-pool",
         mode=SYNC,
         parents=(0, 0, 0),
-        homes={"model:reward": (2,), "*": (1,)},
+        homes={"model:reward": (2,), **dict.fromkeys((f"model:{role}" for role in COLOCATED_ROLES), (1,)), "*": ()},
         source="verl/trainer/ppo/v1/trainer_base.py: reward.reward_model.enable_resource_pool",
     ),
     PlacementPattern(

@@ -1,4 +1,7 @@
-"""What verl 0.9.1 refuses, or crashes on at run time, about a plan as a whole: checked before anything is emitted."""
+"""What verl 0.9.1 refuses, or crashes on at run time, about a plan as a whole: checked before anything is emitted.
+
+What the pipeline alone decides is in `pipeline_checks.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backends.verl.capabilities import ONE_STEP_OFF, SYNC, VERSION, ties_for
+from backends.verl.pipeline_checks import check_pipeline
 from backends.verl.request import Request, request_of
 from backends.verl.roles import Parts, parts_of
 from backends.verl.rules import RULES
-from backends.verl.settings import mode_of, rewritten
+from backends.verl.run import mode_of, rewritten
 from rpegc.emit import Facts
 from rpegc.errors import InputError
 from rpegc.plan import Plan, PlannedStage
@@ -24,6 +28,7 @@ def check_plan(plan: Plan, facts: Facts | None = None) -> None:
     `facts` holds, per stage, the model's and machine's context columns. A rule that reads a column which neither
     they nor the plan supply was applied when the stage's layouts were tabulated, and is not repeated.
     """
+    check_pipeline(plan.pipeline)
     parts, request = parts_of(plan), request_of(plan)
     for check in PLAN_CHECKS:
         check(plan, parts, request)
@@ -76,7 +81,7 @@ def _old_logprobs(plan: Plan, parts: Parts, request: Request) -> None:
 
 
 def _critic(plan: Plan, parts: Parts, request: Request) -> None:
-    needed = request.estimator == "gae"
+    needed = request.needs_critic
     if needed != (parts.critic is not None and parts.values is not None):
         wanted = "a critic that is trained and gives values" if needed else "no critic"
         raise InputError(f"algorithm {request.get('algorithm')}: verl's {request.estimator} needs {wanted} [{TRAINER}]")
@@ -94,21 +99,6 @@ def _reference(plan: Plan, parts: Parts, request: Request) -> None:
             f"with LoRA (rank {request.lora_rank}) verl's reference is the actor without its adapter, "
             f"and only then: the plan must agree (share-base-reference) [{TRAINER}]"
         )
-    for key in ("weights", "tokenizer", "config"):
-        actor, reference = request.get(f"models.actor.{key}"), request.get(f"models.reference.{key}")
-        if not parts.reference_in_actor and actor != reference:
-            raise InputError(
-                f"models.reference.{key}: verl loads the reference from the actor's path ({actor!r}), "
-                f"not {reference!r} [verl/workers/engine_workers.py]"
-            )
-
-
-def _batches(plan: Plan, parts: Parts, request: Request) -> None:
-    if request.prompts % request.minibatches:
-        raise InputError(
-            f"workload.minibatches_per_step: {request.minibatches} must divide the {request.prompts} prompts of a "
-            f"step; verl would pad the last update [{TRAINER}]"
-        )
 
 
 def _pools(plan: Plan, parts: Parts, request: Request) -> None:
@@ -116,19 +106,17 @@ def _pools(plan: Plan, parts: Parts, request: Request) -> None:
     for part in (parts.old_logprobs, parts.reference, parts.critic, parts.values):
         if part is not None and part.mesh != shared:
             raise InputError(
-                f"stage {part.stage.name}: verl runs it in the actor's pool ({shared.name}), "
+                f"stage {part.name}: verl runs it in the actor's pool ({shared.name}), "
                 f"not on {part.mesh.name} [{TRAINER}]"
             )
     rollout = parts.rollout.mesh
     apart = mode_of(plan) == ONE_STEP_OFF
     if apart and rollout.overlaps(shared):
         raise InputError(
-            f"stage {parts.rollout.stage.name}: one-step-off needs a rollout pool of its own [{ONE_STEP_TRAINER}]"
+            f"stage {parts.rollout.name}: one-step-off needs a rollout pool of its own [{ONE_STEP_TRAINER}]"
         )
     if not apart and rollout != shared:
-        raise InputError(
-            f"stage {parts.rollout.stage.name}: the sync trainer generates in the actor's pool [{TRAINER}]"
-        )
+        raise InputError(f"stage {parts.rollout.name}: the sync trainer generates in the actor's pool [{TRAINER}]")
     reward = parts.reward.mesh if parts.reward else shared
     if reward != shared and (reward.overlaps(shared) or reward.overlaps(rollout)):
         raise InputError(
@@ -158,7 +146,7 @@ def _one_step_off(plan: Plan, parts: Parts, request: Request) -> None:
 
 def _weight_distance(plan: Plan, parts: Parts, request: Request) -> None:
     wanted = 2 if mode_of(plan) == ONE_STEP_OFF else 1
-    distance = weight_distance(plan, parts.actor.stage.name, parts.rollout.stage.name)
+    distance = weight_distance(plan, parts.actor.name, parts.rollout.name)
     if distance is not None and distance != wanted:
         raise InputError(f"mode {mode_of(plan)} uses weights {wanted} steps after training, the plan {distance} steps")
 
@@ -185,32 +173,11 @@ def _ties(plan: Plan, parts: Parts, request: Request) -> None:
                 raise InputError(f"{field} must be equal in one engine: {listing} [{tie.source}]")
 
 
-def _rewards(plan: Plan, parts: Parts, request: Request) -> None:
-    if parts.reward is not None and request.get("reward") is not None:
-        raise InputError(
-            "verl takes rewards from a function or from a model: remove `reward:` or `models.reward` "
-            "[verl/experimental/reward_loop/reward_loop.py: compute_score]"
-        )
-
-
-def _functions(plan: Plan, parts: Parts, request: Request) -> None:
-    for name, stage in (request.get("stages") or {}).items():
-        outputs = set((stage or {}).get("out") or ())
-        if stage and stage.get("op") == "function" and not outputs <= {"rewards", "advantages"}:
-            raise InputError(
-                f"stages.{name}: verl runs one reward function and the advantages; "
-                f"it has no place for {sorted(outputs)}"
-            )
-
-
 PLAN_CHECKS: tuple[Callable[[Plan, Parts, Request], None], ...] = (
     _target,
-    _functions,
-    _rewards,
     _old_logprobs,
     _critic,
     _reference,
-    _batches,
     _one_step_off,
     _pools,
     _weight_distance,

@@ -6,8 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from rpegc.emit import one_line
-from rpegc.errors import InputError
+from rpegc.emit import CONTROL_CHARACTERS, TargetRefusal
 
 Scalar = str | int | float | bool | None
 Value = Scalar | tuple[Scalar, ...]
@@ -42,7 +41,7 @@ class Override:
 
 
 def hydra_value(value: Value | Raw, what: str) -> str:
-    """Print a value in Hydra's grammar; InputError for a text that Hydra or OmegaConf would not pass on unchanged."""
+    """Print a value in Hydra's grammar; TargetRefusal for a text that Hydra or OmegaConf would change."""
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, tuple):
@@ -53,7 +52,7 @@ def hydra_value(value: Value | Raw, what: str) -> str:
         return str(value)
     if isinstance(value, int | float):
         if not math.isfinite(value):
-            raise InputError(f"{what}: {value} is not a finite number")
+            raise refusal(what, f"{value} is not a finite number")
         return repr(value)
     return hydra_text(value, what)
 
@@ -77,10 +76,22 @@ def quoted(text: str) -> str:
 
 
 def plain_text(text: str, what: str) -> str:
-    """Return the text; InputError if OmegaConf would read an interpolation or a missing value in it."""
-    one_line(text, what)
+    """Return the text; TargetRefusal if it would end a line, or OmegaConf would read something else in it."""
+    found = CONTROL_CHARACTERS.search(text)
+    if found:
+        raise refusal(what, f"{text!r} holds the control character {found.group()!r}; launch files cannot carry it")
     if "${" in text:
-        raise InputError(f"{what}: {text!r} holds `${{`, which Hydra would expand; rename it")
+        raise refusal(what, f"{text!r} holds `${{`, which Hydra would expand", "rename it")
     if text == "???":
-        raise InputError(f"{what}: `???` means a missing value to Hydra; rename it")
+        raise refusal(what, "`???` means a missing value to Hydra", "rename it")
     return text
+
+
+USER = "target_overrides."
+"""Before the key of an override that the user wrote, where it names what decides the key."""
+
+
+def refusal(what: str, problem: str, hint: str | None = None) -> TargetRefusal:
+    """Return the refusal of a value by what decides it: a dotted pipeline key, or `target_overrides.` and a key."""
+    path = (USER[:-1], what.removeprefix(USER)) if what.startswith(USER) else tuple(what.split("."))
+    return TargetRefusal(f"{what}: {problem}", path, hint)

@@ -13,7 +13,8 @@ from backends.verl.capabilities import ONE_STEP_OFF, VERSION
 from backends.verl.overrides import overrides_of
 from backends.verl.request import MISSING, Request, request_of
 from backends.verl.roles import Parts, parts_of
-from backends.verl.settings import mode_of, server_tp
+from backends.verl.run import mode_of, run_of
+from backends.verl.settings import server_tp
 from rpegc.emit import EmittedFile, one_line, quote_bash, slug
 from rpegc.plan import Plan
 from rpegc.units import GIB, format_seconds
@@ -45,7 +46,7 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
     """Return the files of `launch/` for a checked plan; InputError for a text that they cannot carry."""
     request, parts = request_of(plan), parts_of(plan)
     values = template_values(plan, site, request, parts)
-    overrides = overrides_of(plan)
+    overrides = overrides_of(run_of(plan, site.cpus_per_node))
     lines = "".join(f"{override.line}\n" for override in overrides)
     contents = {
         "verl_overrides.txt": lines,
@@ -140,7 +141,8 @@ def preflight_facts(plan: Plan, site: Site, request: Request, lines: str) -> dic
         "files": _input_files(request, path),
         "data": _columns(request),
         "reward": {"path": path, "name": name} if function else None,
-        "environment": dict(site.variables),
+        # Other variables may be better known to whoever set them before: a container hook, the user.
+        "environment": {"NCCL_NET": site.expected_network} if site.expected_network else {},
         "object_store_bytes": object_store_bytes(plan, request),
     }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from backends.verl.hydra import Override, Scalar, Value
+from backends.verl.hydra import USER, Override, Scalar, Value, refusal
+from backends.verl.run import Run
 from backends.verl.settings import PLANNED, settings_of
-from rpegc.errors import InputError
-from rpegc.plan import Plan
+
+PREFIXES = "+~"
+"""What Hydra wants before a key to add, force or delete it: none of them changes whose key it is."""
 
 KEY = re.compile(r"\+{0,2}[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 
@@ -51,40 +54,44 @@ RESERVED: dict[str, str] = {
 """Keys that the plan decides although it does not write them, and what to change instead."""
 
 
-def overrides_of(plan: Plan) -> tuple[Override, ...]:
-    """Return all overrides of a plan, the user's last; InputError for a key that the planner owns or Hydra refuses."""
-    decided = settings_of(plan)
+def overrides_of(run: Run) -> tuple[Override, ...]:
+    """Return all overrides of a run, the user's last; TargetRefusal for a key that is owned, or that Hydra refuses."""
+    decided = settings_of(run)
     owners = RESERVED | {setting.key: setting.owner for setting in decided}
-    wanted = plan.pipeline.get("target_overrides") or {}
-    return (*decided, *(_checked(key, value, owners) for key, value in _flat(wanted)))
+    wanted = _flat(run.request.get("target_overrides", {}))
+    seen: dict[str, str] = {}
+    for key, _ in wanted:
+        other = seen.setdefault(key.lstrip(PREFIXES), key)
+        if other != key:
+            raise refusal(f"{USER}{key}", f"`{other}` already sets this key", "keep one of the two")
+    return (*decided, *(_checked(key, value, owners) for key, value in wanted))
 
 
-def _flat(wanted: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flat(wanted: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for key, value in wanted.items():
         path = f"{prefix}{key}"
-        pairs += _flat(value, f"{path}.") if isinstance(value, dict) and value else [(path, value)]
+        pairs += _flat(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
     return pairs
 
 
-def _checked(key: str, value: Any, owners: dict[str, str]) -> Override:
-    where = f"target_overrides.{key}"
-    if not KEY.fullmatch(key):
-        raise InputError(f"{where}: a key is dotted words, with `+` before one that verl's YAML files lack")
-    bare = key.lstrip("+")
+def _checked(key: str, value: Any, owners: Mapping[str, str]) -> Override:
+    what, bare = f"{USER}{key}", key.lstrip(PREFIXES)
     for owned, owner in owners.items():
-        if bare == owned or bare.startswith(f"{owned}.") or owned.startswith(f"{bare}."):
-            raise InputError(f"{where}: {owned} is decided by {owner}; change that instead")
-    return Override(key, _value(value, where), where)
+        if bare == owned or bare.startswith(f"{owned}.") or (bare and owned.startswith(f"{bare}.")):
+            raise refusal(what, f"{owned} is decided by {owner}", f"change that instead, and leave out `{key}`")
+    if not KEY.fullmatch(key):
+        raise refusal(what, "a key is dotted words, with `+` before one that verl's YAML files lack")
+    return Override(key, _value(value, what), what)
 
 
-def _value(value: Any, where: str) -> Value:
+def _value(value: Any, what: str) -> Value:
     if isinstance(value, list | tuple):
-        return tuple(_scalar(item, where) for item in value)
-    return _scalar(value, where)
+        return tuple(_scalar(item, what) for item in value)
+    return _scalar(value, what)
 
 
-def _scalar(value: Any, where: str) -> Scalar:
+def _scalar(value: Any, what: str) -> Scalar:
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise InputError(f"{where}: {value!r} is not a text, number, truth value, null or list of these")
+    raise refusal(what, f"{value!r} is not a text, number, truth value, null or list of these")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from backends.verl.hydra import Raw, Value, plain_text, quoted
-from rpegc.errors import InputError, guess
+from rpegc.emit import TargetRefusal
+from rpegc.errors import guess
 from rpegc.plan import Plan
 
 MISSING = "RPEGC_MISSING"
@@ -32,13 +34,13 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 class Request:
     """The resolved pipeline behind a plan, with typed access."""
 
-    pipeline: dict[str, Any]
+    pipeline: Mapping[str, Any]
 
     def get(self, path: str, default: Any = None) -> Any:
         """Return the value at a dotted path; the default where any part is absent or null."""
         value: Any = self.pipeline
         for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
+            value = value.get(part) if isinstance(value, Mapping) else None
             if value is None:
                 return default
         return value
@@ -94,13 +96,23 @@ class Request:
         return int(self.get("training.lora_rank", 0))
 
     @property
+    def needs_critic(self) -> bool:
+        """Whether the advantages need a critic."""
+        return self.estimator == "gae"
+
+    @property
+    def may_run_one_step_off(self) -> bool:
+        """Whether a plan may separate the rollout; see PLACEMENTS in capabilities.py for what keeps it from that."""
+        kept = self.needs_critic or self.lora_rank or self.get("models.reward") is not None
+        return int(self.get("allow.max_staleness", 0)) > 0 and not kept
+
+    @property
     def estimator(self) -> str:
-        """The advantage estimator in verl's words; InputError for an algorithm that it is not written for."""
+        """The advantage estimator in verl's words; TargetRefusal for an algorithm that it is not written for."""
         algorithm = str(self.get("algorithm", ""))
         if algorithm not in ESTIMATORS:
-            raise InputError(
-                f"algorithm: verl launches are not written for {algorithm!r}", hint=guess(algorithm, ESTIMATORS)
-            )
+            message = f"algorithm: verl launches are not written for {algorithm!r}"
+            raise TargetRefusal(message, ("algorithm",), guess(algorithm, ESTIMATORS))
         return ESTIMATORS[algorithm]
 
     @property
@@ -127,7 +139,9 @@ class Request:
         lengths = self.pipeline["workload"][which]
         longest = lengths.get("fixed") or lengths.get("max")
         if not longest:
-            raise InputError(f"workload.{which}: verl needs the longest length; give `max` or `fixed`")
+            raise TargetRefusal(
+                f"workload.{which}: verl needs the longest length", ("workload", which), "give `max` or `fixed`"
+            )
         return int(longest)
 
 

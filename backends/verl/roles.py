@@ -8,23 +8,34 @@ from rpegc.errors import InputError
 from rpegc.plan import Plan, PlannedStage
 from rpegc.target import EngineLayout, Mesh, ShardedLayout
 
-ROLES = ("actor", "reference", "critic", "reward")
+PLACES: dict[tuple[str, str], str] = {
+    ("generate", "actor"): "rollout",
+    ("forward", "actor"): "old_logprobs",
+    ("forward", "reference"): "reference",
+    ("forward", "reward"): "reward",
+    ("forward", "critic"): "values",
+    ("train", "critic"): "critic",
+    ("train", "actor"): "actor",
+}
+"""The part that a stage plays, by op and role: verl has no place for any other."""
+
+PLACES_HINT = "verl generates with `actor`, trains `actor` and `critic`, scores with these, `reference` and `reward`"
 
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """A train or forward stage with its layout and mesh."""
+    """A train or forward stage by name, with its layout and mesh."""
 
-    stage: PlannedStage
+    name: str
     layout: ShardedLayout
     mesh: Mesh
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The generate stage with its layout and mesh."""
+    """The generate stage by name, with its layout and mesh."""
 
-    stage: PlannedStage
+    name: str
     layout: EngineLayout
     mesh: Mesh
 
@@ -75,28 +86,19 @@ def parts_of(plan: Plan) -> Parts:
 
 def _part(plan: Plan, stage: PlannedStage) -> str:
     adapter_off = plan.graph.has(stage.name) and plan.graph.stage(stage.name).attribute("adapter") == "off"
-    if stage.op == "forward" and stage.model == "actor":
-        return "reference" if adapter_off else "old_logprobs"
-    part = {
-        ("generate", "actor"): "rollout",
-        ("train", "actor"): "actor",
-        ("forward", "reference"): "reference",
-        ("train", "critic"): "critic",
-        ("forward", "critic"): "values",
-        ("forward", "reward"): "reward",
-    }.get((stage.op, stage.model))
+    if stage.op == "forward" and stage.model == "actor" and adapter_off:
+        return "reference"
+    part = PLACES.get((stage.op, stage.model))
     if part is None:
-        raise InputError(
-            f"stage {stage.name}: verl has no place for `{stage.op}` of the model `{stage.model}`",
-            hint=f"verl generates and trains `actor`, trains `critic`, and scores with {', '.join(ROLES)}",
-        )
+        message = f"stage {stage.name}: verl has no place for `{stage.op}` of the model `{stage.model}`"
+        raise InputError(message, hint=PLACES_HINT)
     return part
 
 
 def _engine(plan: Plan, stage: PlannedStage) -> Engine:
     if not isinstance(stage.layout, EngineLayout):
         raise InputError(f"stage {stage.name}: a generate stage needs an engine layout")
-    return Engine(stage, stage.layout, plan.mesh(stage.mesh))
+    return Engine(stage.name, stage.layout, plan.mesh(stage.mesh))
 
 
 def _sharded(plan: Plan, stage: PlannedStage | None) -> Sharded | None:
@@ -106,4 +108,4 @@ def _sharded(plan: Plan, stage: PlannedStage | None) -> Sharded | None:
 def _sharded_required(plan: Plan, stage: PlannedStage) -> Sharded:
     if not isinstance(stage.layout, ShardedLayout):
         raise InputError(f"stage {stage.name}: a {stage.op} stage needs a sharded layout")
-    return Sharded(stage, stage.layout, plan.mesh(stage.mesh))
+    return Sharded(stage.name, stage.layout, plan.mesh(stage.mesh))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from backends.verl.capabilities import ONE_STEP_OFF
 from backends.verl.hydra import Override, Raw, Value
-from backends.verl.request import KL_ESTIMATORS, Request, request_of
-from backends.verl.roles import Parts, Sharded, parts_of
+from backends.verl.request import KL_ESTIMATORS, Request, anchored
+from backends.verl.roles import Parts, Sharded
+from backends.verl.run import Run
 from rpegc.emit import slug
-from rpegc.plan import Plan
 from rpegc.target import Mesh
 
 ACTOR = "actor_rollout_ref.actor"
@@ -19,56 +19,48 @@ REWARD = "reward.reward_model"
 PLANNED = "the planner (restrict it with a search space)"
 FIXED = "the verl backend"
 
-LORA_ALPHA = 16
-"""verl's default scale of adapters (hf_model.yaml); `target_overrides` may change it."""
-
 LARGEST_AGENT_POOL = 8
 """verl's default number of agent-loop workers (rollout.yaml)."""
+
+DEFAULT_REWARD_WORKERS_PER_NODE = 8
+MOST_REWARD_WORKERS_PER_NODE = 256
+"""Bound where the site does not know its cores (assumed: no node of today has many more)."""
 
 OWN_POOL_MEMORY_FRACTION = 0.9
 """Share of GPU memory of a reward model alone on its GPUs (assumed; vLLM's own default is 0.92)."""
 
 
-def settings_of(plan: Plan) -> tuple[Override, ...]:
-    """Return every override that a plan decides, in the order in which they are written."""
-    request, parts = request_of(plan), parts_of(plan)
+def settings_of(run: Run) -> tuple[Override, ...]:
+    """Return every override that a run decides, in the order in which they are written."""
+    request, parts = run.request, run.parts
     return (
-        *_mode(plan, request, parts),
-        *_data(plan, request),
-        *_algorithm(plan, request, parts),
+        *_mode(run),
+        *_data(run, request),
+        *_algorithm(request, parts),
         *_model(request, parts),
-        *_actor(plan, request, parts),
-        *_rollout(plan, request, parts),
+        *_actor(run, request, parts),
+        *_rollout(run, request, parts),
         *_reference(request, parts),
-        *_critic(plan, request, parts),
-        *_reward(request, parts),
-        *_trainer(plan, request, parts),
+        *_critic(run, request, parts),
+        *_reward_function(run, request),
+        *_reward_model(request, parts),
+        *_trainer(run, request, parts),
     )
 
 
-def mode_of(plan: Plan) -> str:
-    """Return the launch mode in the words of the capabilities."""
-    return plan.graph.mode.replace("_", "-") or "sync"
-
-
-def rewritten(plan: Plan, name: str) -> bool:
-    """Whether a rewrite of this name fired."""
-    return any(rewrite.name == name for rewrite in plan.rewrites)
-
-
-def _mode(plan: Plan, request: Request, parts: Parts) -> list[Override]:
-    bypass = rewritten(plan, "reuse-rollout-logprobs")
+def _mode(run: Run) -> list[Override]:
+    request = run.request
     settings = [
-        Override("algorithm.rollout_correction.bypass_mode", bypass, "allow.model_changes (reuse-rollout-logprobs)")
+        Override("algorithm.rollout_correction.bypass_mode", run.bypass, "allow.model_changes (reuse-rollout-logprobs)")
     ]
-    if mode_of(plan) != ONE_STEP_OFF:
+    if run.mode != ONE_STEP_OFF:
         settings += [
             Override("trainer.use_v1", True, FIXED),
             Override("trainer.v1.trainer_mode", "sync", "allow.max_staleness"),
             Override("actor_rollout_ref.hybrid_engine", True, FIXED),
         ]
         return settings
-    mesh = parts.rollout.mesh
+    mesh = run.parts.rollout.mesh
     sequences = request.prompts * request.samples
     workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if sequences % n == 0)
     return [
@@ -85,7 +77,7 @@ def _mode(plan: Plan, request: Request, parts: Parts) -> list[Override]:
     ]
 
 
-def _data(plan: Plan, request: Request) -> list[Override]:
+def _data(run: Run, request: Request) -> list[Override]:
     tested = request.get("data.val") is not None
     settings = [
         Override("data.train_files", request.file("data.train"), "data.train"),
@@ -96,7 +88,7 @@ def _data(plan: Plan, request: Request) -> list[Override]:
         Override("data.max_response_length", request.max_response_tokens, "workload.response_tokens"),
         Override("data.filter_overlong_prompts", True, "workload.prompt_tokens"),
         Override("data.truncation", "error", "workload.prompt_tokens"),
-        Override("data.seed", plan.seed, "--seed"),
+        Override("data.seed", run.seed, "--seed"),
     ]
     if not tested:  # verl always builds a validation set; without one of the user's, a few training rows stand in
         settings.append(Override("data.val_max_samples", 8, "data.val"))
@@ -109,7 +101,7 @@ def _data(plan: Plan, request: Request) -> list[Override]:
     return settings
 
 
-def _algorithm(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+def _algorithm(request: Request, parts: Parts) -> list[Override]:
     where, coefficient = request.kl_where, request.get("training.kl.coefficient", 0.0)
     estimator = KL_ESTIMATORS[request.get("training.kl.estimator", "k3")]
     settings = [
@@ -162,7 +154,7 @@ def engine_settings(section: str, part: Sharded, request: Request, seed: int) ->
     ]
 
 
-def _actor(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+def _actor(run: Run, request: Request, parts: Parts) -> list[Override]:
     layout = parts.actor.layout
     low, high = request.get("training.clip", (0.2, 0.2))
     return [
@@ -178,14 +170,14 @@ def _actor(plan: Plan, request: Request, parts: Parts) -> list[Override]:
         Override(f"{ACTOR}.clip_ratio", low, "training.clip"),
         Override(f"{ACTOR}.clip_ratio_low", low, "training.clip"),
         Override(f"{ACTOR}.clip_ratio_high", high, "training.clip"),
-        Override(f"{ACTOR}.data_loader_seed", plan.seed, "--seed"),
-        *engine_settings(f"{ACTOR}.fsdp_config", parts.actor, request, plan.seed),
+        Override(f"{ACTOR}.data_loader_seed", run.seed, "--seed"),
+        *engine_settings(f"{ACTOR}.fsdp_config", parts.actor, request, run.seed),
     ]
 
 
-def _rollout(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
     layout = parts.rollout.layout
-    alone = mode_of(plan) == ONE_STEP_OFF  # an engine alone on its GPUs never sleeps
+    alone = run.mode == ONE_STEP_OFF  # an engine alone on its GPUs never sleeps
     passes = [p for p in (parts.old_logprobs, parts.reference if parts.reference_in_actor else None) if p]
     budget = passes[0].layout.token_budget if passes else parts.actor.layout.token_budget
     settings = [
@@ -205,7 +197,7 @@ def _rollout(plan: Plan, request: Request, parts: Parts) -> list[Override]:
         Override(f"{ROLLOUT}.calculate_log_probs", True, FIXED),
         Override(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True, PLANNED),
         Override(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", budget, PLANNED),
-        Override(f"{ROLLOUT}.seed", plan.seed, "--seed"),
+        Override(f"{ROLLOUT}.seed", run.seed, "--seed"),
     ]
     if request.lora_rank:
         # FSDP2 gathers adapters layer by layer only; vLLM must then hold the base weights from the start.
@@ -231,7 +223,7 @@ def _reference(request: Request, parts: Parts) -> list[Override]:
     ]
 
 
-def _critic(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+def _critic(run: Run, request: Request, parts: Parts) -> list[Override]:
     if parts.critic is None:
         return []
     layout = parts.critic.layout
@@ -250,30 +242,41 @@ def _critic(plan: Plan, request: Request, parts: Parts) -> list[Override]:
         # The V1 trainer reads this key, which no YAML file has, for training and values alike.
         Override("critic.ppo_infer_max_token_len_per_gpu", layout.token_budget, PLANNED, add=True),
         Override("critic.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
-        Override("critic.data_loader_seed", plan.seed, "--seed"),
-        *engine_settings("critic.fsdp", parts.critic, request, plan.seed),
+        Override("critic.data_loader_seed", run.seed, "--seed"),
+        *engine_settings("critic.fsdp", parts.critic, request, run.seed),
     ]
 
 
-def _reward(request: Request, parts: Parts) -> list[Override]:
+def _reward_function(run: Run, request: Request) -> list[Override]:
+    if request.get("reward") is None:
+        return []
     settings: list[Override] = []
     function = request.get("reward.function")
     if function is not None:
         path, _, name = str(function).rpartition(":")
-        anchored_path = Request({"reward": {"file": path}}).file("reward.file")
-        nodes = parts.actor.mesh.nodes + (parts.rollout.mesh.nodes if parts.rollout.mesh != parts.actor.mesh else 0)
         settings += [
-            Override("reward.custom_reward_function.path", anchored_path, "reward.function"),
+            Override("reward.custom_reward_function.path", anchored(path, "reward.function"), "reward.function"),
             Override("reward.custom_reward_function.name", name, "reward.function"),
-            Override(
-                "reward.num_workers", request.get("reward.workers_per_node", 8) * nodes, "reward.workers_per_node"
-            ),
         ]
+    return [*settings, Override("reward.num_workers", reward_workers(run), "reward.workers_per_node")]
+
+
+def reward_workers(run: Run) -> int:
+    """Return the number of verl's reward processes, which it deals out over all nodes in turn.
+
+    Each judges one sample at a time in Python, so that more of them than cores, or than samples, only cost memory.
+    """
+    cores = run.cores_per_node or MOST_REWARD_WORKERS_PER_NODE
+    wanted = int(run.request.get("reward.workers_per_node", DEFAULT_REWARD_WORKERS_PER_NODE))
+    return min(min(wanted, cores) * run.nodes, run.request.prompts * run.request.samples)
+
+
+def _reward_model(request: Request, parts: Parts) -> list[Override]:
     if parts.reward is None:
-        return [*settings, Override(f"{REWARD}.enable", False, "models.reward")]
+        return [Override(f"{REWARD}.enable", False, "models.reward")]
     mesh = parts.reward.mesh
     own_pool = mesh != parts.actor.mesh
-    settings += [
+    settings = [
         Override(f"{REWARD}.enable", True, "models.reward"),
         Override(f"{REWARD}.enable_resource_pool", own_pool, PLANNED),
         Override(f"{REWARD}.nnodes", mesh.nodes, PLANNED),
@@ -284,6 +287,12 @@ def _reward(request: Request, parts: Parts) -> list[Override]:
         # With a pool of its own nothing wakes the server, so it must never sleep.
         Override(f"{REWARD}.rollout.free_cache_engine", not own_pool, FIXED),
     ]
+    positions = request.get("architectures.reward.max_positions")
+    if positions is not None:
+        # Left open, vLLM would reserve a cache for every position of the model. Another tokenizer may need more tokens
+        # for the same text, and the chat template some.
+        longest = 2 * (request.max_prompt_tokens + request.max_response_tokens)
+        settings.append(Override(f"{REWARD}.rollout.max_model_len", min(positions, longest), "workload"))
     if own_pool:
         settings.append(Override(f"{REWARD}.rollout.gpu_memory_utilization", OWN_POOL_MEMORY_FRACTION, PLANNED))
     return settings
@@ -301,7 +310,7 @@ def server_tp(part: Sharded) -> int:
     return max(n for n in range(1, mesh.gpus_per_node + 1) if mesh.gpus_per_node % n == 0 and n <= group)
 
 
-def _trainer(plan: Plan, request: Request, parts: Parts) -> list[Override]:
+def _trainer(run: Run, request: Request, parts: Parts) -> list[Override]:
     mesh: Mesh = parts.actor.mesh
     steps: Value = request.setting("training.total_steps")
     testing = request.get("training.test_every") if request.get("data.val") is not None else None
@@ -315,7 +324,7 @@ def _trainer(plan: Plan, request: Request, parts: Parts) -> list[Override]:
         Override("trainer.val_before_train", testing is not None, "training.test_every"),
         Override("trainer.logger", ("console", "file"), FIXED),
         Override("trainer.project_name", "rpegc", FIXED),
-        Override("trainer.experiment_name", slug(plan.name), "name"),
+        Override("trainer.experiment_name", slug(run.name), "name"),
         Override("trainer.default_local_dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/checkpoints'"), FIXED),
         Override("trainer.resume_mode", "auto", FIXED),
         Override("hydra.run.dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/hydra'"), FIXED),

@@ -1,0 +1,195 @@
+"""What verl 0.9.1 cannot carry out of a pipeline, whatever the plan: refused with its place before the search.
+
+The table `PIPELINE_CHECKS` is in the order in which the refusals are looked for. Whatever a plan decides is checked in
+`checks.py`, which repeats these first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from backends.verl.overrides import overrides_of
+from backends.verl.request import KL_ESTIMATORS, PRECISIONS, Request
+from backends.verl.roles import PLACES, PLACES_HINT
+from backends.verl.rules import VLLM_MAXIMUM_LORA_RANK
+from backends.verl.run import possible_runs
+from rpegc.emit import TargetRefusal
+
+TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
+REWARD_LOOP = "verl/experimental/reward_loop/reward_loop.py"
+
+PRESET_STAGES = {
+    "rollout": "rollout",
+    "old_logprobs": "old_logprobs",
+    "actor": "update_actor",
+    "reference": "reference",
+    "reward": "reward",
+    "values": "values",
+    "critic": "update_critic",
+}
+"""The stage of our presets that plays each part. A test holds that these are their names."""
+
+FUNCTION_OUTPUTS = frozenset({"rewards", "advantages", "returns"})
+REWARD_INPUTS = frozenset({"prompts", "sequences"})
+
+
+def check_pipeline(pipeline: Mapping[str, Any]) -> None:
+    """Raise TargetRefusal for the first thing in a resolved pipeline that no plan on verl could carry out."""
+    request = Request(pipeline)
+    for check in PIPELINE_CHECKS:
+        for refusal in check(request):
+            raise refusal
+
+
+def _words(request: Request) -> Iterator[TargetRefusal]:
+    known = (
+        ("training.precision", "bf16", tuple(PRECISIONS)),
+        ("training.optimizer", "adamw", ("adamw",)),
+        ("training.kl.estimator", "k3", tuple(KL_ESTIMATORS)),
+    )
+    for path, default, allowed in known:
+        value = request.get(path, default)
+        if value not in allowed:
+            message = f"{path}: verl launches are not written for {value!r}"
+            yield TargetRefusal(message, tuple(path.split(".")), f"allowed: {', '.join(allowed)}")
+
+
+def _batches(request: Request) -> Iterator[TargetRefusal]:
+    if request.prompts % request.minibatches:
+        yield TargetRefusal(
+            f"workload.minibatches_per_step: {request.minibatches} must divide the {request.prompts} prompts of a "
+            f"step; verl would pad the last update [{TRAINER}]",
+            ("workload", "minibatches_per_step"),
+        )
+
+
+def _stages(request: Request) -> Iterator[TargetRefusal]:
+    """Each stage of the user's is a part of verl's pipeline that no other stage plays."""
+    present = parts_wanted(request)
+    stages: Mapping[str, Any] = request.get("stages", {})
+    taken = {part: name for part, name in PRESET_STAGES.items() if part in present and name not in stages}
+    for name, stage in stages.items():
+        if stage is None:
+            continue
+        path, op, role = ("stages", name), stage["op"], stage.get("model") or ""
+        if op == "function":
+            yield from _function(name, stage)
+            continue
+        part = PLACES.get((op, role))
+        if part is None:
+            message = f"stages.{name}: verl has no place for `{op}` of the model `{role}`"
+            yield TargetRefusal(message, path, PLACES_HINT)
+        elif part in taken:
+            message = f"stages.{name}: verl has one place for {part}, already taken by {taken[part]} [{TRAINER}]"
+            yield TargetRefusal(message, path, f"name the stage `{taken[part]}` to put it in its place")
+        elif part not in present:
+            message = f"stages.{name}: {request.get('algorithm')} on verl has no {part} [{TRAINER}]"
+            yield TargetRefusal(message, path, "remove the stage")
+        else:
+            taken[part] = name
+    for part in sorted(present - set(taken)):
+        name = PRESET_STAGES[part]
+        message = f"stages.{name}: {request.get('algorithm')} on verl needs {part}, and no stage is it [{TRAINER}]"
+        yield TargetRefusal(message, ("stages", name), f"leave `{name}` as the preset makes it")
+
+
+def parts_wanted(request: Request) -> frozenset[str]:
+    """Return the parts of verl's pipeline that the algorithm and the models call for."""
+    wanted = {"rollout", "old_logprobs", "actor"}
+    wanted |= {"values", "critic"} if request.needs_critic else set()
+    return frozenset(wanted | {role for role in ("reference", "reward") if request.get(f"models.{role}") is not None})
+
+
+def _function(name: str, stage: Mapping[str, Any]) -> Iterator[TargetRefusal]:
+    inputs, outputs = set(stage.get("in") or ()), set(stage.get("out") or ())
+    unknown = sorted(outputs - FUNCTION_OUTPUTS)
+    if unknown or not outputs:
+        what = ", ".join(unknown) or "a function that makes nothing"
+        message = f"stages.{name}: verl runs one reward function and the advantages; it has no place for {what}"
+        yield TargetRefusal(f"{message} [{REWARD_LOOP}]", ("stages", name), "make `rewards` of it, or remove it")
+    elif "rewards" in outputs and not inputs <= REWARD_INPUTS:
+        message = f"stages.{name}: verl gives a reward function the texts of one sample, not "
+        message += ", ".join(sorted(inputs - REWARD_INPUTS))
+        yield TargetRefusal(f"{message} [{REWARD_LOOP}]", ("stages", name), "let it use `sequences` alone")
+
+
+def _rewards(request: Request) -> Iterator[TargetRefusal]:
+    if request.get("models.reward") is None:
+        return
+    makers: list[tuple[str, ...]] = [("reward",)] if request.get("reward") is not None else []
+    for name, stage in request.get("stages", {}).items():
+        if stage is not None and "rewards" in (stage.get("out") or ()):
+            makers.append(("stages", name))
+    for path in makers:
+        yield TargetRefusal(
+            "verl takes rewards from a function or from a model, and the pipeline has both "
+            f"[{REWARD_LOOP}: compute_score]",
+            path,
+            f"remove `{'.'.join(path)}` or `models.reward`",
+        )
+
+
+def _reference(request: Request) -> Iterator[TargetRefusal]:
+    """Without adapters the reference is loaded from the actor's path; with them it is the actor without its own."""
+    if request.kl_where == "none" or request.get("models.reference") is None:
+        return
+    if request.lora_rank:
+        if request.get("models.reference.like") != "actor":
+            yield TargetRefusal(
+                f"models.reference: with LoRA (rank {request.lora_rank}) verl's reference is the actor without its "
+                f"adapter [{TRAINER}: ref_in_actor]",
+                ("models", "reference"),
+                "write `reference: {like: actor}`, or set training.lora_rank to 0",
+            )
+        return
+    for key in ("config", "weights", "tokenizer"):
+        actor, reference = request.get(f"models.actor.{key}"), request.get(f"models.reference.{key}")
+        if actor != reference:
+            yield TargetRefusal(
+                f"models.reference.{key}: verl loads the reference from the actor's path ({actor!r}), "
+                f"not {reference!r} [verl/workers/engine_workers.py]",
+                ("models", "reference", key),
+                "write `reference: {like: actor}`",
+            )
+
+
+def _adapters(request: Request) -> Iterator[TargetRefusal]:
+    rank, path = request.lora_rank, ("training", "lora_rank")
+    if rank > VLLM_MAXIMUM_LORA_RANK:
+        yield TargetRefusal(
+            f"training.lora_rank: {rank} must be at most {VLLM_MAXIMUM_LORA_RANK}, or vLLM cannot serve the adapter "
+            "[vllm/config/lora.py: MaxLoRARanks]",
+            path,
+        )
+    if rank and request.needs_critic:
+        # FSDPEngine._build_lora_module asks peft for a causal language model, which reads the model's
+        # `prepare_inputs_for_generation`; the token classifier that is verl's critic has none (AttributeError; run on
+        # Qwen3, Llama and Qwen3-MoE with transformers 5.9.0 and peft 0.21.2).
+        yield TargetRefusal(
+            f"training.lora_rank: verl cannot train a critic with adapters (rank {rank}): it wraps the critic as a "
+            "language model and crashes [verl/workers/engine/fsdp/transformer_impl.py: _build_lora_module]",
+            path,
+            f"set it to 0, or use an algorithm without critic instead of {request.get('algorithm')}, such as grpo",
+        )
+
+
+def _settings(request: Request) -> Iterator[TargetRefusal]:
+    """Every text arrives unchanged, and no override of the user's touches a key that a plan decides."""
+    for run in possible_runs(request):
+        try:
+            for override in overrides_of(run):
+                _ = override.line
+        except TargetRefusal as refusal:
+            yield refusal
+
+
+PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
+    _words,
+    _batches,
+    _stages,
+    _rewards,
+    _reference,
+    _adapters,
+    _settings,
+)

@@ -1,0 +1,148 @@
+"""Whatever the search may choose, verl composes: plans drawn at random from the search's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
+
+from rpegc.compiler import Options, Setting, _plan, plan_files, setting_of, structures, variant_of
+from rpegc.emit import EmittedFile
+from rpegc.errors import NothingFits
+from rpegc.frontend.load import pipeline_from_text
+from rpegc.plan import Plan
+from rpegc.search.choose import Attempt, Outcome, Variant
+from rpegc.search.solver import greedy
+from rpegc.search.solver.problem import Cell, GpuStage, Limit, Problem
+from rpegc.search.tabulate import TableCache
+
+DRAWS = 6
+"""Plans drawn of each pipeline, spread over its structures."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a pipeline asks for; `roles` are models beside the actor."""
+
+    algorithm: str = "grpo"
+    hardware: str = "gh200-alps"
+    nodes: int = 4
+    model: str = "Qwen/Qwen3-8B"
+    roles: tuple[str, ...] = ("reference",)
+    lora_rank: int = 0
+    where: str = "loss"
+    longest: int = 8192
+    max_staleness: int = 0
+    prompts: int = 128
+    changes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The pipeline file."""
+        base = f"config: {self.model}, weights: /models/base"
+        models = "".join(
+            f"  {role}: {{{'config: Qwen/Qwen2.5-1.5B, weights: /judge' if role == 'reward' else 'like: actor'}}}\n"
+            for role in self.roles
+        )
+        reward = "" if "reward" in self.roles else 'reward: {function: "r.py:score", workers_per_node: 500}\n'
+        return (
+            f"name: drawn\nalgorithm: {self.algorithm}\nmodels:\n  actor: {{{base}}}\n{models}"
+            f"data: {{train: /data/train.parquet}}\n"
+            f"workload:\n  prompts_per_step: {self.prompts}\n  samples_per_prompt: 8\n  minibatches_per_step: 2\n"
+            f"  prompt_tokens: {{mean: 200, max: 512}}\n"
+            f"  response_tokens: {{mean: {self.longest // 5}, max: {self.longest}}}\n"
+            f"training:\n  lora_rank: {self.lora_rank}\n  total_steps: 10\n  learning_rate: 1e-6\n"
+            f"  kl: {{coefficient: {0.001 if 'reference' in self.roles else 0.0}, where: {self.where}}}\n{reward}"
+            f"cluster: {{hardware: {self.hardware}, nodes: {self.nodes}}}\n"
+            f"allow: {{max_staleness: {self.max_staleness}, model_changes: [{', '.join(self.changes)}]}}\n"
+        )
+
+
+EVERYTHING = ("critic", "reward", "reference")
+REUSE = ("reuse-rollout-logprobs",)
+
+ASKED: tuple[Asked, ...] = (
+    Asked(),
+    Asked(nodes=1, model="Qwen/Qwen2.5-1.5B", roles=()),
+    Asked(nodes=16, longest=16384, max_staleness=1, prompts=256, changes=REUSE),
+    Asked(nodes=8, roles=(), max_staleness=1, hardware="h100-dgx"),
+    Asked(nodes=1, hardware="h100-dgx", lora_rank=32),
+    Asked(nodes=2, lora_rank=64, where="reward", longest=2048),
+    Asked(nodes=3, roles=("reference", "reward"), model="Qwen/Qwen2.5-1.5B", prompts=384, changes=REUSE),
+    Asked("ppo", nodes=4, roles=("critic",), model="Qwen/Qwen2.5-1.5B"),
+    Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", changes=REUSE),
+    Asked("ppo", nodes=2, roles=EVERYTHING, hardware="h100-dgx", longest=2048),
+    Asked(nodes=4, model="Qwen/Qwen3-30B-A3B", hardware="h100-dgx", max_staleness=1),
+)
+
+
+def shuffled(problem: Problem, random: np.random.Generator) -> Problem:
+    """Return the problem with times by lot: its best plan is then a plan by lot that fits the machine."""
+
+    def by_lot(cell: Cell) -> Cell:
+        parts = cell.completion.shape[1]
+        milliseconds = random.integers(10**3, 10**6, cell.rows)
+        completion = -(-milliseconds[:, None] * np.arange(1, parts + 1) // parts)
+        return replace(cell, milliseconds=milliseconds, completion=completion)
+
+    stages = tuple(
+        replace(stage, cells={index: by_lot(cell) for index, cell in stage.cells.items()})
+        if isinstance(stage, GpuStage)
+        else stage
+        for stage in problem.stages
+    )
+    return replace(problem, stages=stages)
+
+
+def drawn(setting: Setting, variant: Variant, seed: int) -> Plan | None:
+    """Return one legal plan of a structure by lot, bound as the compiler binds the best; None if none fits."""
+    solution = greedy.solve(shuffled(variant.problem, np.random.default_rng(seed)), Limit())
+    if solution.choice is None:
+        return None
+    attempt = Attempt(variant, 1, solution, None)
+    return _plan(setting, Outcome(attempt, 0, (attempt,)))
+
+
+def plans() -> Iterator[tuple[Asked, Plan, dict[str, EmittedFile]]]:
+    """Yield plans by lot of every structure of every pipeline, with their files: emission refuses none."""
+    for asked in ASKED:
+        setting = setting_of(pipeline_from_text(asked.text), Options(space="quick"))
+        cache = TableCache()
+        graphs = structures(setting)
+        for graph in graphs:
+            try:
+                variant = variant_of(setting, graph, cache)
+            except NothingFits:
+                continue
+            for seed in range(max(1, DRAWS // len(graphs))):
+                plan = drawn(setting, variant, seed)
+                if plan is not None:
+                    yield asked, plan, plan_files(plan, setting)
+
+
+@pytest.mark.verl_compose
+def test_every_plan_of_the_search_composes(tmp_path: Path) -> None:
+    requests: list[dict[str, Any]] = []
+    seen: list[tuple[Asked, str]] = []
+    texts: set[bytes] = set()
+    for asked, plan, files in plans():
+        content = files["launch/verl_overrides.txt"].content
+        if content in texts:
+            continue
+        texts.add(content)
+        file = tmp_path / f"{len(requests)}.txt"
+        file.write_bytes(content)
+        module = ONE_STEP_OFF_DRIVER if plan.graph.mode == "one-step-off" else DRIVER
+        requests.append({"module": module, "overrides": str(file), "select": ["trainer.nnodes"]})
+        seen.append((asked, plan.graph.mode))
+    findings = run(environment("compose", limit_s=300), "compose.py", requests, tmp_path, limit_s=120)
+    assert [(seen[i], found["error"]) for i, found in enumerate(findings) if not found["ok"]] == []
+    assert len(requests) >= 50
+    assert {asked for asked, _ in seen} == set(ASKED), "some pipeline has no plan that fits"
+    assert {mode for _, mode in seen} == {"sync", "one-step-off"}
+    assert len({found["values"]["trainer.nnodes"] for found in findings}) > 4
