@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from passes.homes import homes_of
 from passes.vocabulary import fired, publications
-from rpegc.ir.graph import Graph
+from rpegc.ir.graph import Edge, Graph
 from rpegc.rewrite import Context
 from rpegc.target import PlacementPattern
 
@@ -17,8 +17,9 @@ from rpegc.target import PlacementPattern
 class Place:
     """Attach the mesh tree, the launch mode and each GPU stage's domain of meshes, once per pattern that fits.
 
-    Law: only places are added. A graph that no pattern fits has no alternative; `misfits` says why. Patterns that
-    differ only in meshes that no stage of this graph may use are one: the first is kept.
+    Law: only places are added and, where the target starts a step only when the last one has ended, the edges that
+    say so. A graph that no pattern fits has no alternative; `misfits` says why. Patterns that differ only in meshes
+    that no stage of this graph may use are one: the first is kept.
     """
 
     name: ClassVar[str] = "place"
@@ -37,8 +38,22 @@ class Place:
         stages = tuple(
             replace(stage, meshes=homes_of(pattern, stage)) if stage.op.on_gpus else stage for stage in graph.stages
         )
-        placed = replace(graph, stages=stages, tree=pattern.parents, mode=pattern.mode)
+        edges = (*graph.edges, *_barrier(graph)) if pattern.barrier else graph.edges
+        placed = replace(graph, stages=stages, edges=edges, tree=pattern.parents, mode=pattern.mode)
         return placed.recorded(self.name, self.semantics, pattern.name)
+
+
+STEP_END = "step_end"
+"""What the last stages of a step give the first stages of the next, where the target runs steps one by one."""
+
+
+def _barrier(graph: Graph) -> tuple[Edge, ...]:
+    """Return edges of distance 1 from every stage that ends a step to every stage that starts one."""
+    within = [edge for edge in graph.edges if edge.distance == 0]
+    last = [stage.name for stage in graph.stages if not any(edge.source == stage.name for edge in within)]
+    first = [stage.name for stage in graph.stages if not any(edge.target == stage.name for edge in within)]
+    drawn = {(edge.source, edge.target) for edge in graph.edges if edge.distance == 1}
+    return tuple(Edge(u, v, STEP_END, distance=1) for u in last for v in first if (u, v) not in drawn)
 
 
 def _used_places(graph: Graph) -> tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]:

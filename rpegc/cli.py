@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rpegc import __version__
-from rpegc.errors import RpegcError
+from rpegc.errors import InputError, RpegcError
 
 app = typer.Typer(
     name="rpegc",
@@ -78,6 +78,8 @@ def show_command(
     """Print the RPEG of a pipeline as text."""
     from rpegc.queries import show_file, work_depth_file
 
+    if variants and work_depth:
+        raise InputError("--variants and --work-depth answer different questions: give one of them")
     typer.echo(work_depth_file(pipeline) if work_depth else show_file(pipeline, variants), nl=False)
 
 
@@ -101,9 +103,13 @@ def list_command(
 ) -> None:
     """List what this version knows."""
     from rpegc.queries import known
+    from rpegc.report.terminal import console, listing
 
-    names = known(what)
-    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+    rows = known(what)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        listing(rows, console())
 
 
 @app.command("schema")

@@ -33,9 +33,9 @@ from rpegc.rewrite import Context, run_passes
 from rpegc.search.assemble import Request, assemble
 from rpegc.search.build import build
 from rpegc.search.choose import Outcome, Solver, Variant, choose
-from rpegc.search.diagnose import find_overflow, no_layout
+from rpegc.search.diagnose import find_overflow, no_layout, why_unused
 from rpegc.search.facts import stage_facts
-from rpegc.search.fixed import check_stages, with_fixed
+from rpegc.search.fixed import check_stages, check_ties, with_fixed
 from rpegc.search.meshes import mesh_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.remedy import smallest_change
@@ -84,7 +84,9 @@ class Setting:
     def node_terms(self, works: Mapping[str, StageWork]) -> tuple[MemoryTerm, ...]:
         """Return what every node holds whatever the plan: system, object store, data workers."""
         stores = [object_store_bytes(work, self.machine) for work in works.values() if work.op is Op.GENERATE]
-        return node_terms(max(stores, default=0.0))
+        workers = [work.workers_per_node for work in works.values() if work.op is Op.FUNCTION]
+        most = min(max(workers, default=1), int(self.machine.host_cores.value))
+        return node_terms(max(stores, default=0.0), reward_workers=most)
 
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
@@ -173,6 +175,8 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     graphs = run_passes(passes.default_passes(), graph, setting.context, verify)
     if not graphs:
         raise _no_placement(setting, graph)
+    for graph in graphs:
+        check_ties(graph, fixed, setting.backend.ties_for(graph))
     return tuple(with_fixed(graph, fixed, setting.context.capabilities) for graph in graphs)
 
 
@@ -253,8 +257,20 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         usd_per_gpu_hour=setting.usd_per_gpu_hour,
         max_staleness=setting.context.allow.max_staleness,
         partial_rollout=setting.context.allow.partial_rollout,
+        idle_reason=_idle_reason(setting, outcome.winner.variant, works),
     )
     return assemble(request, outcome)
+
+
+def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWork]) -> str:
+    """Say what keeps a stage off the whole cluster, or "" if every stage has a layout there."""
+    whole = MeshClass(setting.nodes, setting.machine.gpus_per_node)
+    for stage in variant.graph.stages:
+        if stage.op.on_gpus and whole not in variant.tables.cells[stage.name]:
+            facts = stage_facts(works[stage.name], setting.work, setting.machine)
+            rules = setting.context.capabilities.rules.get(stage.op.value, ())
+            return why_unused(stage, whole, facts, rules)
+    return ""
 
 
 def _nothing_fits(setting: Setting, outcome: Outcome) -> NothingFits:

@@ -85,18 +85,29 @@ class Backend(Protocol):
         ...
 
 
+FILE_LIST = "files.txt"
+"""Lists what rpegc wrote into a folder, so that nothing else is ever removed with it."""
+
+
 def check_replaceable(folder: Path) -> None:
     """Raise InputError if a folder exists that may hold anything but a plan of ours."""
     if not (folder.exists() or folder.is_symlink()):
         return
     if not folder.is_dir() or folder.is_symlink():
         raise InputError(f"{folder}: exists and is not a folder; name another with --output")
-    if any(folder.iterdir()):
-        try:
-            read_plan(folder)
-        except InputError:
-            hint = "name another folder with --output, or move this one away"
-            raise InputError(f"{folder}: exists and holds no plan of rpegc; it is left alone", hint=hint) from None
+    found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    if not found and not any(folder.iterdir()):
+        return
+    hint = "name another folder with --output, or move this one away"
+    try:
+        read_plan(folder)
+        ours = set((folder / FILE_LIST).read_text(encoding="utf-8").splitlines())
+    except (InputError, OSError, UnicodeDecodeError):
+        raise InputError(f"{folder}: exists and holds no plan of rpegc; it is left alone", hint=hint) from None
+    foreign = [path for path in found if path not in ours]
+    if foreign:
+        listing = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        raise InputError(f"{folder}: holds files that rpegc did not write ({listing}); it is left alone", hint=hint)
 
 
 def replace_folder(files: Files, folder: Path) -> None:
@@ -105,12 +116,14 @@ def replace_folder(files: Files, folder: Path) -> None:
     Raises InputError if the folder holds something else, or cannot be written.
     """
     check_replaceable(folder)
+    names = sorted([*files, FILE_LIST])
+    listed = {**files, FILE_LIST: EmittedFile("".join(f"{name}\n" for name in names).encode())}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
             fresh, old = Path(scratch) / "new", Path(scratch) / "old"
             fresh.mkdir(mode=0o755)
-            write_files(files, fresh)
+            write_files(listed, fresh)
             if folder.exists():
                 folder.rename(old)
             fresh.rename(folder)

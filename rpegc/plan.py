@@ -119,11 +119,15 @@ class SearchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another plan that was considered: its period, how it differs, why it lost."""
+    """Another plan that was considered: its period, how it differs, why it lost.
+
+    With `proven_above`, `period_s` is a bound: no plan that differs like this has a shorter period.
+    """
 
     period_s: float
     difference: dict[str, str]
     why: str
+    proven_above: bool = False
 
 
 @dataclass(frozen=True, slots=True)

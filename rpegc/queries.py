@@ -2,42 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import backends
 import passes
 import search_spaces
-from backends.site import site_names
+from backends.site import load_site, site_names
 from rpegc.catalog import catalogue_models
 from rpegc.compiler import Options, setting_of, structures
 from rpegc.cost.work import stage_works
 from rpegc.cost.work_depth import stage_depth, stage_work_flops
 from rpegc.errors import InputError, guess
 from rpegc.frontend.expand import expand
+from rpegc.frontend.hf_config import load_architecture
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.presets import preset_names
-from rpegc.hardware import machine_names
+from rpegc.hardware import load_machine, machine_names
 from rpegc.ir.text import print_graph
 from rpegc.ir.work_depth import step_work_depth
-from rpegc.units import format_count
+from rpegc.units import format_bytes, format_count
 
-LISTS: dict[str, Callable[[], tuple[str, ...]]] = {
-    "models": catalogue_models,
-    "hardware": machine_names,
-    "presets": preset_names,
-    "passes": lambda: tuple(f"{p.name} ({p.semantics})" for p in passes.default_passes()),
-    "backends": backends.backend_names,
-    "spaces": search_spaces.space_names,
-    "sites": site_names,
+Row = dict[str, str]
+"""What is known of one thing: its name first."""
+
+
+def _models() -> Iterator[Row]:
+    for name in catalogue_models():
+        model = load_architecture(name, Path(), None)
+        yield {
+            "name": name,
+            "parameters": format_count(model.parameters),
+            "active": format_count(model.active_parameters),
+            "positions": str(model.max_positions),
+        }
+
+
+def _hardware() -> Iterator[Row]:
+    for name in machine_names():
+        machine = load_machine(name)
+        yield {
+            "name": name,
+            "node": f"{machine.gpus_per_node} x {machine.accelerator.name}",
+            "GPU memory": format_bytes(machine.accelerator.hbm_bytes.value),
+            "host memory": format_bytes(machine.host_bytes.value),
+            "site": machine.site,
+        }
+
+
+def _names(names: Iterable[str]) -> Iterator[Row]:
+    return ({"name": name} for name in names)
+
+
+LISTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "models": _models,
+    "hardware": _hardware,
+    "presets": lambda: _names(preset_names()),
+    "passes": lambda: ({"name": p.name, "class": p.semantics} for p in passes.default_passes()),
+    "backends": lambda: ({"name": n, "version": backends.backend(n).version} for n in backends.backend_names()),
+    "spaces": lambda: _names(search_spaces.space_names()),
+    "sites": lambda: ({"name": name, "what": load_site(name).description} for name in site_names()),
 }
 
 
-def known(what: str) -> tuple[str, ...]:
-    """Return the names of one kind that this version knows; raises InputError for an unknown kind."""
+def known(what: str) -> tuple[Row, ...]:
+    """Return what this version knows of one kind, a row each; raises InputError for an unknown kind."""
     if what not in LISTS:
         raise InputError(f"nothing called `{what}` can be listed", hint=guess(what, LISTS))
-    return LISTS[what]()
+    return tuple(LISTS[what]())
 
 
 def check_file(path: Path) -> tuple[str, ...]:

@@ -218,10 +218,12 @@ class Tie:
 class PlacementPattern:
     """One way in which a target can place stages: a tree of meshes and the stages allowed on each.
 
-    `parents[g]` is the parent of tree node g (node 0 is the whole cluster, its own parent). `homes` maps a stage name
-    to the tree nodes it may sit on; a stage that is not named may sit on any. `mode` is the target's own word for
-    the launch mode (empty if it has none). `weight_distance` bounds the distance of weights -> generate that this
-    pattern supports, (low, high). `requires` / `forbids` name rewrites that the mode implies or cannot express.
+    `parents[g]` is the parent of tree node g (node 0 is the whole cluster, its own parent). `homes` maps a selector
+    ("stage:<name>", "model:<role>", "op:<op>", "*"; the more specific wins) to the tree nodes that such stages may sit
+    on; an empty tuple is no place at all. `mode` is the target's own word for the launch mode (empty if it has none).
+    With `barrier` no stage of a step starts before the step before has ended. `weight_distance` bounds the distance
+    of weights -> generate that this pattern supports, (low, high). `requires` / `forbids` name rewrites that the mode
+    implies or cannot express.
     """
 
     name: str
@@ -231,6 +233,7 @@ class PlacementPattern:
     weight_distance: tuple[int, int] = (1, 1)
     requires: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
+    barrier: bool = False
     source: str = ""
 
 

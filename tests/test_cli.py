@@ -72,7 +72,7 @@ def test_inspect_shows_the_plan_at_a_glance(run: Run, compiled: Path) -> None:
         "rollout",
         "host",
         "P(fit)",
-        "sbatch submit.sbatch",
+        "submit.sbatch",
     ):
         assert word in out
 
@@ -114,6 +114,18 @@ def test_compile_replaces_its_own_output_and_leaves_other_folders_alone(run: Run
     assert "left alone" in err
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".mine")]
+
+
+def test_checkpoints_below_a_compiled_folder_are_never_removed(run: Run, tmp_path: Path) -> None:
+    path = edited(tmp_path, "nodes: 4", "nodes: 2")
+    assert run("compile", path, "-o", "here", "--space", "quick")[0] == 0
+    checkpoint = tmp_path / "here" / "launch" / "runs" / "model.pt"
+    checkpoint.parent.mkdir()
+    checkpoint.write_text("weights", encoding="utf-8")
+    code, _, err = run("compile", path, "-o", "here", "--space", "quick")
+    assert code == 2
+    assert "launch/runs/model.pt" in err
+    assert checkpoint.read_text(encoding="utf-8") == "weights"
 
 
 def test_nothing_fits_names_the_term_and_the_smallest_change(run: Run, tmp_path: Path) -> None:
@@ -175,7 +187,9 @@ def test_list_names_what_is_known(run: Run, what: str) -> None:
     assert code == 0
     assert out.strip()
     code, as_json, _ = run("list", what, "--json")
-    assert json.loads(as_json) == out.splitlines()
+    rows = json.loads(as_json)
+    assert len(rows) == len(out.splitlines()) - 1
+    assert all(row["name"] in out for row in rows)
 
 
 def test_list_guesses(run: Run) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from training_examples import DENSE, FULLY_SHARDED, MACHINE, MOE, forward, train, work_of
 
+from rpegc.cost.constants import REWARD_WORKER_BYTES
 from rpegc.cost.host_memory import node_terms, object_store_bytes, sleep_copy_bytes, weight_tensors
 from rpegc.cost.table import PriceTable
 from rpegc.frontend.hf_config import load_architecture
@@ -91,7 +92,8 @@ def test_object_store_grows_with_the_samples_between_its_bounds() -> None:
 
 
 def test_node_terms_are_host_terms_of_one_row() -> None:
-    terms = node_terms(store_bytes=16 * GIB)
-    assert {term.name for term in terms} == {"node_base", "object_store", "data_workers"}
+    terms = node_terms(store_bytes=16 * GIB, reward_workers=64)
+    assert {term.name for term in terms} == {"node_base", "object_store", "data_workers", "reward_workers"}
+    assert terms[-1].bytes[0] == 64 * REWARD_WORKER_BYTES.value
     assert all(term.residence == "host" and term.bytes.shape == (1,) for term in terms)
     assert sleep_copy_bytes(10 * GIB, 4) == pytest.approx(40 * GIB)

@@ -156,6 +156,7 @@ def test_fixed_fields_are_kept() -> None:
         ("{update_actor: {token_budget: 5000.5}}", "whole number of at least 0"),
         ("{rollout: {memory_fraction: 1.5}}", "at most at 1"),
         ("{rollout: {max_sequences: many}}", "must be a number"),
+        ("{update_actor: {ulysses: 4}, old_logprobs: {ulysses: 2}}", "the target runs both stages with one value"),
         ("{verify: {tp: 1}}", "no stage of that name has a layout"),
         ("{update_actor: {token_budget: 64}}", "must hold the longest sequence, 4608 tokens"),
     ],

@@ -21,6 +21,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
     PlacementPattern(
         name="colocated",
         mode=SYNC,
+        barrier=True,
         parents=(0, 0),
         homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
         source="verl/trainer/ppo/v1/trainer_base.py: one global pool for actor, rollout, reference and critic",
@@ -28,6 +29,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
     PlacementPattern(
         name="reward-pool",
         mode=SYNC,
+        barrier=True,
         parents=(0, 0, 0),
         homes={"model:reward": (2,), **dict.fromkeys((f"model:{role}" for role in COLOCATED_ROLES), (1,)), "*": ()},
         source="verl/trainer/ppo/v1/trainer_base.py: reward.reward_model.enable_resource_pool",

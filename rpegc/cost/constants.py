@@ -53,6 +53,7 @@ GRADIENT_BYTES = Figure(4.0, "spec", "FP32 gradients, reduced in FP32")
 # Host memory.
 PROCESS_BYTES = assumed(6.0 * GIB, "resident set of one Python worker with torch, CUDA and NCCL loaded")
 NODE_BASE_BYTES = assumed(12.0 * GIB, "operating system, Ray's own processes, file cache that cannot be dropped")
+REWARD_WORKER_BYTES = assumed(0.75 * GIB, "one reward process: Python with the framework imported, no CUDA context")
 DATA_WORKER_BYTES = assumed(1.5 * GIB, "one data loading process")
 STORE_MINIMUM_BYTES = assumed(8.0 * GIB, "the least object store that we emit")
 STORE_DEFAULT_SHARE = Figure(0.3, "spec", "Ray: 30 % of the node's memory unless object_store_memory is set")

@@ -21,6 +21,8 @@ from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
 from rpegc.target import FloatArray
 
+KEPT = "reshard_after_forward=False: FSDP2 frees gathered weights after a backward pass only (run with torch 2.13)"
+
 VERL_LINEAR_WORKLOAD = 24576.0
 """verl packs micro-batches of equal workload s (24576 + s): calculate_workload, utils/seqlen_balancing.py, 0.9.1."""
 
@@ -37,8 +39,16 @@ def device_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm,
     ]
     if shape.training:
         terms += _training_states(shape, local)
+    gathered = gathered_bytes(shape, local)
+    # Without a backward pass nothing reshards what ZeRO 2 gathered: it stays on the GPU when the stage has ended.
+    stays = (shape.zero == 2) & shape.fully_sharded & (not shape.training)
+    terms.append(MemoryTerm("gathered_weights_kept", np.where(stays, gathered, 0.0), "resident", "spec", KEPT))
     working = {
-        "gathered_weights": (gathered_bytes(shape, local), "spec", "weights gathered for use (FSDP2); " + MEMORY_ROWS),
+        "gathered_weights": (
+            np.where(stays, 0.0, gathered),
+            "spec",
+            "weights gathered for use (FSDP2); " + MEMORY_ROWS,
+        ),
         "activations": (activation_bytes(shape, tokens), "fitted", MEMORY_ROWS),
         "logits": (logit_bytes(shape, tokens), *_logit_source(shape)),
     }
@@ -71,7 +81,8 @@ def gathered_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
     """Return the bytes of unsharded weights and gradients.
 
     ZeRO 3: two layers and both ends in BF16, and one layer's FP32 gradients. ZeRO 2 keeps every layer from forward to
-    backward. A pipeline keeps its stage's BF16 weights and FP32 gradients between micro-batches.
+    backward, and for good where no backward pass follows. A pipeline keeps its stage's BF16 weights and FP32 gradients
+    between micro-batches.
     """
     a = shape.architecture
     ends = (

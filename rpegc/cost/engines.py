@@ -187,6 +187,6 @@ def generation_interval(
     """Return the multipliers (low, high) of the 80 % interval on generation seconds."""
     known = (framework, engine_class) in FRAMEWORK_FACTORS and accelerator.startswith(KNOWN_ON)
     width = KNOWN_INTERVAL.value if known else EXTRAPOLATED_INTERVAL.value
-    if "mode_unstated" in flags:
+    if flags & {"mode_unstated", "lora"}:  # the adapter rows are of engines two years old
         width = UNSTATED_INTERVAL.value
     return (1.0 / width, width)

@@ -13,6 +13,7 @@ from rpegc.cost.constants import (
     DATA_WORKER_BYTES,
     NODE_BASE_BYTES,
     PROCESS_BYTES,
+    REWARD_WORKER_BYTES,
     SAMPLE_TOKEN_BYTES,
     STORE_DEFAULT_LIMIT_BYTES,
     STORE_DEFAULT_SHARE,
@@ -152,8 +153,8 @@ def object_store_bytes(work: StageWork, machine: Machine) -> float:
     return min(max(2.0 * samples, STORE_MINIMUM_BYTES.value), limit)
 
 
-def node_terms(store_bytes: float, data_workers: int = 8) -> tuple[MemoryTerm, ...]:
-    """Return what a node needs once, as terms of one row: base load, object store, data loading processes."""
+def node_terms(store_bytes: float, data_workers: int = 8, reward_workers: int = 0) -> tuple[MemoryTerm, ...]:
+    """Return what a node needs once, as terms of one row: base load, object store, data and reward processes."""
     figures = (
         ("node_base", NODE_BASE_BYTES.value, NODE_BASE_BYTES.provenance, NODE_BASE_BYTES.source),
         ("object_store", store_bytes, "spec", "the value that we emit: see `object_store_bytes`"),
@@ -162,6 +163,12 @@ def node_terms(store_bytes: float, data_workers: int = 8) -> tuple[MemoryTerm, .
             data_workers * DATA_WORKER_BYTES.value,
             DATA_WORKER_BYTES.provenance,
             DATA_WORKER_BYTES.source,
+        ),
+        (
+            "reward_workers",
+            reward_workers * REWARD_WORKER_BYTES.value,
+            REWARD_WORKER_BYTES.provenance,
+            REWARD_WORKER_BYTES.source,
         ),
     )
     return tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -18,6 +18,14 @@ def console(stderr: bool = False) -> Console:
     """Return a console of the terminal's width, or of 160 columns where the output is no terminal."""
     screen = Console(stderr=stderr, highlight=False, soft_wrap=False)
     return screen if screen.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+
+
+def listing(rows: Sequence[Mapping[str, str]], console: Console) -> None:
+    """Print rows that share their keys as a table."""
+    table = _table(*rows[0])
+    for row in rows:
+        table.add_row(*(escape(value) for value in row.values()))
+    console.print(table)
 
 
 def summary(plan: Plan, folder: str, console: Console) -> None:
@@ -64,8 +72,8 @@ def _glance(plan: Plan) -> RenderableType:
         ),
         (
             "proof",
-            f"no plan of the space is below {format_seconds(plan.lower_bound_s)}: "
-            f"gap {plan.gap:.2%} ({plan.search.status})",
+            f"{plan.search.status}: no plan of this space is below {format_seconds(plan.lower_bound_s)}, "
+            f"so at most {plan.gap:.2%} is left to gain in it",
         ),
         ("throughput", f"{plan.tokens_per_s_per_gpu:,.0f} tokens/s/GPU over all GPUs"),
         ("MFU", f"{plan.mfu:.1%} of training time on training GPUs, recompute not counted"),
@@ -176,7 +184,8 @@ def _alternatives(plan: Plan) -> RenderableType | None:
     table = _table("period", "difference", "why not")
     for alternative in plan.alternatives:
         difference = ", ".join(f"{key}: {value}" for key, value in alternative.difference.items())
-        table.add_row(format_seconds(alternative.period_s), escape(difference), escape(alternative.why))
+        sign = ">= " if alternative.proven_above else ""
+        table.add_row(sign + format_seconds(alternative.period_s), escape(difference), escape(alternative.why))
     return table
 
 
@@ -186,10 +195,14 @@ def _lines(lines: Iterable[str]) -> RenderableType | None:
 
 
 def _next(plan: Plan, folder: str) -> RenderableType:
-    start = "bash run_local.sh" if plan.devices.nodes == 1 else "sbatch submit.sbatch"
+    launch = f"{folder}/launch"
+    start = (
+        f"bash {launch}/run_local.sh" if plan.devices.nodes == 1 else f"sbatch --account=PROJECT {launch}/submit.sbatch"
+    )
     return Group(
-        Text("check   cd " + folder + "/launch && bash preflight.sh"),
-        Text("launch  cd " + folder + "/launch && " + start),
+        Text("from the folder that relative paths of the pipeline start in, on the cluster:"),
+        Text(f"  check   bash {launch}/preflight.sh --files"),
+        Text(f"  launch  {start}"),
     )
 
 

@@ -55,6 +55,7 @@ class Request:
     usd_per_gpu_hour: float | None
     max_staleness: int
     partial_rollout: bool
+    idle_reason: str
 
 
 def assemble(request: Request, outcome: Outcome) -> Plan:
@@ -228,7 +229,8 @@ def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
             rows.append(Alternative(float(attempt.solution.period) / 1000.0, difference, "costs more"))
         elif attempt.cutoff_cost is not None:
             limit = attempt.cutoff_cost / attempt.weight / 1000.0
-            rows.append(Alternative(limit, difference, f"no plan below {format_seconds(limit)}, which it would need"))
+            why = "proven not to be worth choosing" if graph.rewrites != winner.variant.graph.rewrites else "costs more"
+            rows.append(Alternative(limit, difference, why, proven_above=True))
     return tuple(rows)
 
 
@@ -257,7 +259,9 @@ def _warnings(
 ) -> tuple[str, ...]:
     lines = []
     if devices.nodes < request.nodes:
-        reason = "more would not shorten the step" if request.objective == "step_time" else "more would cost more"
+        reason = request.idle_reason or (
+            "more would not shorten the step" if request.objective == "step_time" else "more would cost more"
+        )
         lines.append(f"only {devices.nodes} of the {request.nodes} nodes are used: {reason}")
     if devices.idle_gpus:
         lines.append(f"{devices.idle_gpus} of {devices.gpus} allocated GPUs are idle")
@@ -273,6 +277,14 @@ def _warnings(
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
     if request.pipeline.get("data") is None:
         lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
+    if any(stage.op == Op.FORWARD and stage.model == "reward" for stage in stages) and request.target.name == "verl":
+        lines.append(
+            "verl serves the reward model with vLLM: its time is that of a sharded pass, its memory not planned"
+        )
+    if any("lora" in work.engine_flags for work in request.works.values()):
+        lines.append("rollout with adapters is priced from engines of early 2025: today's may be several times faster")
+    if request.pipeline["training"].get("learning_rate") is None:
+        lines.append("no `training.learning_rate`: launch/preflight.sh stops until it is filled in")
     if any(model.get("weights") is None and model.get("like") is None for model in request.pipeline["models"].values()):
         lines.append("a model has no `weights`: launch/preflight.sh stops until the path is filled in")
     return tuple(lines)

@@ -106,6 +106,18 @@ def no_layout(
 _NO_ROOM = "beside the weights there is no room for the KV cache of one longest sequence ({max_sequence_tokens} tokens)"
 
 
+def why_unused(stage: Stage, mesh: MeshClass, facts: dict[str, int | float], rules: tuple[Rule, ...]) -> str:
+    """Say which rule leaves a stage without a layout on a mesh."""
+    counts: dict[str, int] = {}
+    legal_layouts(stage, mesh, facts, rules, counts)
+    names = {rule.name: rule for rule in refusing_rules(stage, rules)}
+    most = max(((count, name) for name, count in counts.items()), default=(0, ""))[1]
+    if most not in names:
+        return f"{stage.name} has no layout on {mesh} GPUs"
+    message = names[most].message.format_map(_Shown(facts | _decided(stage, mesh)))
+    return f"{stage.name} has no layout on {mesh} GPUs: {message}"
+
+
 def _decided(stage: Stage, largest: MeshClass) -> dict[str, int | float]:
     """Return what is known of every layout: fields with one value left, and the largest mesh."""
     single = {name: values[0] for name, values in stage.layouts if len(values) == 1}

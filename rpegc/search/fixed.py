@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rpegc.errors import InputError, SourcePosition, guess
 from rpegc.ir.graph import Graph, Op, Scalar, Stage
-from rpegc.target import ENGINE_FIELDS, SHARDED_FIELDS, WORDS, Capabilities
+from rpegc.target import ENGINE_FIELDS, SHARDED_FIELDS, WORDS, Capabilities, Tie
 
 DERIVED = ("dp", "replicas")
 """Fields that follow from the mesh and the other degrees."""
@@ -43,6 +43,20 @@ def check_stages(fixed: Fixed, graph: Graph, position_of: Mapping[str, SourcePos
     for name in fixed:
         if name not in names:
             raise InputError(f"`fix.{name}`: no stage of that name has a layout", position_of[name], guess(name, names))
+
+
+def check_ties(graph: Graph, fixed: Fixed, ties: tuple[Tie, ...]) -> None:
+    """Raise InputError where two stages that the target runs with one value of a field were given different ones."""
+    for tie in ties:
+        for field in tie.fields:
+            given = [(name, *fixed[name][field]) for name in tie.stages if field in fixed.get(name, {})]
+            for name, value, position in given[1:]:
+                if value != given[0][1]:
+                    message = (
+                        f"`fix.{name}.{field}` is {value} and `fix.{given[0][0]}.{field}` is {given[0][1]}: "
+                        f"the target runs both stages with one value [{tie.source}]"
+                    )
+                    raise InputError(message, position)
 
 
 def _check(
