@@ -1,7 +1,8 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
 # Budget in minutes on two cores, from nothing (CI runs check, test and the figures; in all under 40):
-#   environment 2   check 2   test 12   figures 3   |   proofs 15 (installs torch; not part of CI yet)
+#   environment 2   check 2   test 12   figures 3   |   proofs 15 (installs torch), proof-slurm 3 (installs SLURM
+#   with apt-get, as root); neither is part of CI yet
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -12,10 +13,10 @@ STAMP  := $(VENV)/.installed
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format golden figures proofs clean
+.PHONY: help demo test check lint types format golden figures proofs proof-slurm clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -52,7 +53,10 @@ figures: $(STAMP)  ## measure what README states: search time, gap, memory, star
 	$(BIN)/python benchmarks/figures.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py
+
+proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

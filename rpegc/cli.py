@@ -1,4 +1,6 @@
-"""The command line: verbs and their options, no logic. Exit codes: 0 done, 2 wrong input, 3 nothing fits, 4 our fault.
+"""The command line: verbs and their options, no logic.
+
+Exit codes: 0 done, 1 a bar is missed (validate), 2 wrong input, 3 nothing fits, 4 our fault.
 
 Heavy modules are imported inside the verbs, so that `rpegc --help` answers at once.
 """
@@ -84,12 +86,22 @@ def show_command(
 
 
 @app.command("inspect")
-def inspect_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
+def inspect_command(
+    folder: FolderArgument,
+    as_json: JsonOption = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the simulated run to this file, for Perfetto.")
+    ] = None,
+) -> None:
     """Show a compiled plan: what was chosen, what it costs, how sure that is, what to run next."""
     from rpegc.plan import read_plan
     from rpegc.report.terminal import console, render
 
     plan = read_plan(folder)
+    if trace is not None:
+        from rpegc.compiler import write_trace
+
+        write_trace(plan, trace)
     if as_json:
         sys.stdout.write(plan.to_json())
     else:
@@ -110,6 +122,33 @@ def list_command(
         typer.echo(json.dumps(rows, indent=2))
     else:
         listing(rows, console())
+
+
+@app.command("validate")
+def validate_command(
+    as_json: JsonOption = False,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder with measured tables.", show_default="those of rpegc")
+    ] = None,
+    family: Annotated[str | None, typer.Option("--family", help="Only this family.", show_default="all")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+) -> None:
+    """Compare prices with published measurements; exit with 1 if a family misses its bar."""
+    from rpegc.report.terminal import console, listing
+    from rpegc.validate.report import markdown, passes, skipped_lines, table, to_json, validate
+
+    if as_json and as_markdown:
+        raise InputError("--json and --markdown are two forms of one answer: give one of them")
+    results = validate(data, family)
+    if as_json or as_markdown:
+        typer.echo(to_json(results) if as_json else markdown(results))
+    else:
+        if rows := table(results):
+            listing(rows, console())
+        for line in skipped_lines(results):
+            typer.echo(line)
+    if not passes(results):
+        raise typer.Exit(1)
 
 
 @app.command("schema")

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
+
 import backends
 import passes
 import search_spaces
@@ -28,7 +30,8 @@ from rpegc.hardware import Machine, load_machine, machine_names
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
-from rpegc.plan import Plan, Target
+from rpegc.plan import Plan, Simulation, Target
+from rpegc.report.trace import SHOWN_STEPS, chrome_trace
 from rpegc.rewrite import Context, run_passes
 from rpegc.search.assemble import Request, assemble
 from rpegc.search.build import build
@@ -42,9 +45,15 @@ from rpegc.search.remedy import smallest_change
 from rpegc.search.solver.problem import Limit, Template
 from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, tabulate
+from rpegc.simulate import Trace, simulate
 from rpegc.target import MeshClass
 
 Progress = Callable[[str], None]
+
+SIMULATED_STEPS = (10, 100)
+"""Least and most steps behind the plan's simulated figures; 100 know the mean to a tenth of one step's deviation."""
+SIMULATED_RESPONSES = 1_000_000
+"""Responses to draw for them, which takes a fifth of a second: large steps vary less, and need fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +144,18 @@ def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
     files = {
         "plan.json": EmittedFile(plan.to_json().encode()),
         "pipeline.rpeg": EmittedFile(print_graph(plan.graph).encode()),
+        "trace.json": EmittedFile(chrome_trace(plan, simulate(plan, SHOWN_STEPS, seed=plan.seed)).encode()),
     }
     return files | dict(setting.backend.emit(plan, setting.pipeline.site, facts))
+
+
+def write_trace(plan: Plan, path: Path) -> None:
+    """Write the simulated run of a plan as a Chrome trace. Raises InputError if the file cannot be written."""
+    text = chrome_trace(plan, simulate(plan, SHOWN_STEPS, seed=plan.seed))
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def setting_of(pipeline: Pipeline, options: Options) -> Setting:
@@ -259,7 +278,14 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         partial_rollout=setting.context.allow.partial_rollout,
         idle_reason=_idle_reason(setting, outcome.winner.variant, works),
     )
-    return assemble(request, outcome)
+    plan = assemble(request, outcome)
+    steps = int(np.clip(SIMULATED_RESPONSES // pipeline.sequences_per_step, *SIMULATED_STEPS))
+    return _with_simulation(plan, simulate(plan, steps, seed=plan.seed))
+
+
+def _with_simulation(plan: Plan, trace: Trace) -> Plan:
+    figures = Simulation(trace.steps, trace.mean_s, trace.p10_s, trace.p90_s, dict(trace.utilisation))
+    return replace(plan, simulated_period_s=trace.mean_s, simulation=figures)
 
 
 def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWork]) -> str:

@@ -16,8 +16,8 @@ from rpegc.errors import InputError, SourcePosition, guess
 PROVENANCES = ("measured", "fitted", "spec", "assumed")
 """How a figure is known, see `rpegc.cost.table.PROVENANCES`; a test keeps the two equal."""
 
-COUNTS = ("gpus_per_node", "nodes_per_rack", "system_nodes")
-"""The whole numbers of a machine."""
+COUNTS = ("gpus_per_node", "nvlink_domain_gpus", "nodes_per_rack", "system_nodes")
+"""The whole numbers of a machine. A file may leave `nvlink_domain_gpus` out where NVLink ends at the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCurve:
-    """Time of one collective inside a node, see `rpegc.cost.collectives`.
+    """Time of one collective inside an NVLink domain (mostly a node), see `rpegc.cost.collectives`.
 
     `latency_s` of two members, `latency_per_member_s` for each further one; `ramp_s` is what the bulk protocol costs
     on top, half of it at `ramp_bytes`; `bandwidth` is the bus bandwidth of many members (B/s), of which n members
@@ -126,12 +126,12 @@ class Machine:
     """A cluster of equal nodes.
 
     `gpus_per_node`, `nodes_per_rack`, `system_nodes` (0 if the machine has no fixed size) are counts; `counts` holds
-    them with provenance. `links` is
-    "switch" (every GPU reaches every other at full speed) or "direct"; `pair_bandwidth` B/s per pair and direction,
-    of which `pair_efficiency` is reached. `all_reduce_gain` multiplies the all-reduce bandwidth of more than
-    four members (reduction inside the switch). `host_*` per node, `*_device_bandwidth` B/s per GPU as measured
-    where known, `dev_shm_bytes` per node. `usd_per_gpu_hour` is None where no price is known. `site` names the
-    site profile that fits by default.
+    them with provenance. `nvlink_domain_gpus` is how many GPUs NVLink joins: those of a node, or of several whole
+    nodes behind one switch. `links` is "switch" (every GPU of the domain reaches every other at full speed) or
+    "direct"; `pair_bandwidth` B/s per pair and direction, of which `pair_efficiency` is reached. `all_reduce_gain`
+    multiplies the all-reduce bandwidth of more than four members (reduction inside the switch). `host_*` per node,
+    `*_device_bandwidth` B/s per GPU as measured where known, `dev_shm_bytes` per node. `usd_per_gpu_hour` is None
+    where no price is known. `site` names the site profile that fits by default.
     """
 
     name: str
@@ -139,6 +139,7 @@ class Machine:
     site: str
     accelerator: Accelerator
     gpus_per_node: int
+    nvlink_domain_gpus: int
     nodes_per_rack: int
     system_nodes: int
     counts: Mapping[str, Figure]
@@ -166,11 +167,18 @@ class Machine:
         return self.network.nic_efficiency
 
     @property
+    def nodes_per_domain(self) -> int:
+        """Nodes that one NVLink domain spans."""
+        return self.nvlink_domain_gpus // self.gpus_per_node
+
+    @property
     def levels(self) -> tuple[Level, ...]:
-        """The hierarchy from one GPU to the whole system."""
+        """The hierarchy from one GPU to the whole system; an NVLink domain is a level where it spans nodes."""
+        domain = (Level("nvlink_domain", self.nvlink_domain_gpus),) if self.nodes_per_domain > 1 else ()
         return (
             Level("gpu", 1),
             Level("node", self.gpus_per_node),
+            *domain,
             Level("rack", self.gpus_per_node * self.nodes_per_rack),
             Level("system", self.gpus_per_node * self.system_nodes),
         )
@@ -223,9 +231,11 @@ def machine_from(name: str, document: Mapping[str, Any]) -> Machine:
     """
     sources = document["sources"]
     machine = dict(document["machine"])
+    machine.setdefault("nvlink_domain_gpus", machine["gpus_per_node"])
     counts = {key: _figure(key, machine.pop(key), sources) for key in COUNTS}
     plain: dict[str, Any] = {key: machine.pop(key) for key in ("title", "site", "links")}
     plain |= {key: int(count.value) for key, count in counts.items()}
+    _check_domain(plain["gpus_per_node"], plain["nvlink_domain_gpus"], plain["links"])
     return Machine(
         name=name,
         accelerator=Accelerator(
@@ -240,6 +250,13 @@ def machine_from(name: str, document: Mapping[str, Any]) -> Machine:
         **plain,
         **_figures(Machine, machine, sources),
     )
+
+
+def _check_domain(gpus_per_node: int, domain_gpus: int, links: str) -> None:
+    if domain_gpus < gpus_per_node or domain_gpus % gpus_per_node:
+        raise ValueError(f"nvlink_domain_gpus: {domain_gpus} GPUs are no whole nodes of {gpus_per_node}")
+    if domain_gpus > gpus_per_node and links != "switch":
+        raise ValueError(f"nvlink_domain_gpus: direct links end at the node of {gpus_per_node}, not at {domain_gpus}")
 
 
 def _figures(kind: type, entries: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:

@@ -151,6 +151,17 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulation:
+    """Figures of simulated `steps` with drawn lengths: mean, 10 % and 90 % quantile of a step, busy share by mesh."""
+
+    steps: int
+    mean_s: float
+    p10_s: float
+    p90_s: float
+    utilisation: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A bound RPEG with its price and certificate."""
 
@@ -183,6 +194,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     bottleneck: str = ""
     simulated_period_s: float | None = field(default=None)
+    simulation: Simulation | None = field(default=None)
 
     def stage(self, name: str) -> PlannedStage:
         """Return the planned stage of this name; KeyError if there is none."""

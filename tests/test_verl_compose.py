@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,11 @@ import pytest
 from verl_plans import colocated_grpo, lora, one_step_off, ppo
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
+import backends.verl
 from backends import backend
+from backends.verl.keys import problem_of
+from backends.verl.launch import CPUS_PER_GPU, DATA_QUEUE_UNITS, ONE_STEP_DRIVER_CPUS
+from backends.verl.preflight import KNOWN_SOURCES
 from rpegc.plan import Plan
 
 pytestmark = pytest.mark.verl_compose
@@ -41,8 +47,26 @@ PLANS: dict[str, Plan] = {
             "++trainer.not_in_any_file": "x",
         }
     ),
-    "an unknown key": colocated_grpo(target_overrides={"trainer.no_such_key": 1}),
+    "the user's own loggers": colocated_grpo(
+        target_overrides={"trainer.logger": ["console", "wandb"], "+trainer.rollout_data_dir": "/dumps"}
+    ),
 }
+
+APPENDED = (
+    "trainer.no_such_key=1",
+    "trainer.logger=[console,wandb]",
+    "+trainer.balance_batch=True",
+    "+trainer.balance_batch=[a,b]",
+    "++trainer.balance_batch=True",
+    "+trainer.rollout_data_dir=x",
+    "+actor_rollout_ref.rollout.limit_images=3",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.x=1",
+    "+actor_rollout_ref.rollout.engine_kwargs.vllm.x=1",
+    "+actor_rollout_ref.actor.optim.betas=[0.8,0.9]",
+    "actor_rollout_ref.rollout.limit_images.x=1",
+    "+actor_rollout_ref.model.lora_alpha=3",
+)
+"""Overrides that a user might add, for Hydra and for us to judge."""
 
 SELECT = [
     "data.train_files",
@@ -75,23 +99,75 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     python = environment("compose", limit_s=300)
     folder = tmp_path_factory.mktemp("compose")
     requests = []
-    for index, plan in enumerate(PLANS.values()):
+    texts = {name: backend("verl").emit(plan)["launch/verl_overrides.txt"].content for name, plan in PLANS.items()}
+    texts |= {f"and {line}": texts["colocated GRPO"] + f"{line}\n".encode() for line in APPENDED}
+    for index, (name, text) in enumerate(texts.items()):
         file = folder / f"{index}.txt"
-        file.write_bytes(backend("verl").emit(plan)["launch/verl_overrides.txt"].content)
-        module = ONE_STEP_OFF_DRIVER if plan.graph.mode == "one-step-off" else DRIVER
+        file.write_bytes(text)
+        module = ONE_STEP_OFF_DRIVER if name == "one-step-off" else DRIVER
         requests.append({"module": module, "overrides": str(file), "select": SELECT})
-    return dict(zip(PLANS, run(python, "compose.py", requests, folder, limit_s=120), strict=True))
+    return dict(zip(texts, run(python, "compose.py", requests, folder, limit_s=120), strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name != "an unknown key"])
+@pytest.mark.parametrize("name", PLANS)
 def test_configuration_composes(findings: dict[str, dict[str, Any]], name: str) -> None:
     assert findings[name].get("error") is None
 
 
-def test_an_unknown_key_is_refused(findings: dict[str, dict[str, Any]]) -> None:
-    """The proof has teeth: what verl does not know does not compose."""
-    assert not findings["an unknown key"]["ok"]
-    assert "no_such_key" in findings["an unknown key"]["error"]
+@pytest.mark.parametrize("line", APPENDED)
+def test_hydra_refuses_what_the_backend_refuses(findings: dict[str, dict[str, Any]], line: str) -> None:
+    """The proof has teeth, and an override is refused before the search only if Hydra would refuse it."""
+    key, _, text = line.partition("=")
+    value = tuple(text.strip("[]").split(",")) if text.startswith("[") else text
+    assert findings[f"and {line}"]["ok"] == (problem_of(key, value) is None)
+
+
+def test_arguments_of_the_job_win_over_the_file(findings: dict[str, dict[str, Any]]) -> None:
+    assert findings["and trainer.logger=[console,wandb]"]["values"]["trainer.logger"] == ["console", "wandb"]
+
+
+def test_the_users_own_loggers_replace_ours(findings: dict[str, dict[str, Any]]) -> None:
+    assert findings["the user's own loggers"]["values"]["trainer.logger"] == ["console", "wandb"]
+
+
+def test_the_shipped_keys_are_those_of_the_wheel(request: pytest.FixtureRequest) -> None:
+    python = environment("compose", limit_s=300)
+    program = Path(__file__).parent / "verl_environment" / "keys.py"
+    made = subprocess.run([str(python), str(program)], capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr
+    shipped = Path(backends.verl.__file__).parent / "keys-0.9.1.txt"
+    if request.config.getoption("--update-golden"):
+        shipped.write_text(made.stdout, encoding="utf-8")
+    assert shipped.read_text(encoding="utf-8") == made.stdout, "--update-golden rewrites it"
+
+
+def test_the_known_sources_are_those_of_verls_verifier() -> None:
+    """What `default_compute_score` compares `data_source` with, read from its source."""
+    python = environment("compose", limit_s=300)
+    (folder,) = (python.parent.parent / "lib").glob("python3*/site-packages/verl/utils/reward_score")
+    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "default_compute_score"]
+    compared = [n for n in ast.walk(function) if isinstance(n, ast.Compare) and "data_source" in ast.dump(n.left)]
+    names = [c.value for n in compared for side in n.comparators for c in ast.walk(side) if isinstance(c, ast.Constant)]
+    starts = [
+        n.args[0].value
+        for n in ast.walk(function)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "startswith"
+        if isinstance(n.args[0], ast.Constant)
+    ]
+    assert sorted(names) == sorted(KNOWN_SOURCES["names"])
+    assert starts == [KNOWN_SOURCES["start"]]
+
+
+def test_bundles_ask_for_the_cpus_that_the_scripts_count() -> None:
+    python = environment("compose", limit_s=300)
+    (verl,) = (python.parent.parent / "lib").glob("python3*/site-packages/verl")
+    pools = (verl / "single_controller/ray/base.py").read_text()
+    assert f"max_colocate_count: int = {CPUS_PER_GPU}\n" in pools
+    driver = (verl / "experimental/one_step_off_policy/main_ppo.py").read_text()
+    assert f"@ray.remote(num_cpus={ONE_STEP_DRIVER_CPUS}," in driver
+    queue = (verl / "trainer/config/transfer_queue/transfer_queue.yaml").read_text()
+    assert f"num_data_storage_units: {DATA_QUEUE_UNITS}\n" in queue
 
 
 def test_added_and_forced_keys_arrive(findings: dict[str, dict[str, Any]]) -> None:

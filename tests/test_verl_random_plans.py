@@ -78,6 +78,7 @@ ASKED: tuple[Asked, ...] = (
     Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", changes=REUSE),
     Asked("ppo", nodes=2, roles=EVERYTHING, hardware="h100-dgx", longest=2048),
     Asked(nodes=4, model="Qwen/Qwen3-30B-A3B", hardware="h100-dgx", max_staleness=1),
+    Asked(nodes=16, model="Qwen/Qwen3-32B", roles=(), prompts=256),
 )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from backends import backend
-from backends.verl.pipeline_checks import PRESET_STAGES, parts_wanted
+from backends.verl.pipeline_checks import parts_wanted
 from backends.verl.request import Request
-from backends.verl.roles import PLACES
+from backends.verl.roles import PLACES, PRESET_STAGES
 from rpegc.compiler import Options, setting_of, structures
 from rpegc.errors import InputError
 from rpegc.frontend.load import pipeline_from_text
@@ -50,10 +50,23 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "target_overrides: {",
         "decided by the planner",
     ),
-    "an owned key, added": (GRPO, "", "target_overrides:\n  +trainer.nnodes: 3", "  +trainer.nnodes", "search space"),
-    "an owned key, forced": (GRPO, "", "target_overrides:\n  a: 1\n  ++data.seed: 3", "  ++data.seed", "--seed"),
+    "an owned key, added": (GRPO, "", "target_overrides:\n  +trainer.nnodes: 3", "  +trainer.nnodes", "the planner"),
+    "a misspelt key": (GRPO, "", "target_overrides:\n  trainer.nnode: 3", "  trainer.nnode", "no such key"),
+    "an owned key, forced": (
+        GRPO,
+        "",
+        "target_overrides:\n  trainer.resume_mode: auto\n  ++data.seed: 3",
+        "  ++data.seed",
+        "--seed",
+    ),
     "a section with owned keys": (GRPO, "", "target_overrides:\n  critic: 1", "  critic: 1", "is decided by"),
-    "a value that Hydra would expand": (GRPO, "", "target_overrides:\n  trainer.a: ${x}", "  trainer.a", "expand"),
+    "a value that Hydra would expand": (
+        GRPO,
+        "",
+        "target_overrides:\n  trainer.rollout_data_dir: ${x}",
+        "  trainer.roll",
+        "expand",
+    ),
     "a path that Hydra would expand": (GRPO, "", "data:\n  train: /data/${x}.parquet", "  train: /data", "data.train"),
     "weights that are a missing value": (GRPO, "weights: /models/Qwen3-8B", "weights: '???'", "  actor:", "missing"),
     "a reference of another model": (GRPO, "reference: {like: actor}", ANOTHER, "  reference: {config", "Qwen3-4B"),
@@ -172,6 +185,17 @@ def test_refusal_shows_the_line(case: str) -> None:
 def test_pipelines_that_verl_can_run_are_not_refused(text: str) -> None:
     free = "target_overrides: {+actor_rollout_ref.rollout.engine_kwargs.vllm.x: 1, critic.optim.lr: 1e-5}\n"
     assert structures(setting_of(pipeline_from_text(text + free), Options()))
+
+
+def test_a_planned_key_names_the_stage_of_the_pipeline_to_fix() -> None:
+    """Also before there is a plan, and where the stage is the user's own."""
+    own = "stages:\n  learn: {op: train, model: actor, in: [sequences, behaviour_logprobs, old_logprobs, advantages, "
+    own += "reference_logprobs]}\n  update_actor: null\n"
+    asked = "target_overrides: {actor_rollout_ref.actor.ppo_max_token_len_per_gpu: 4096}\n"
+    for text, stage in ((GRPO + asked, "update_actor"), (GRPO + own + asked, "learn")):
+        with pytest.raises(InputError) as caught:
+            setting_of(pipeline_from_text(text), Options())
+        assert f"write `fix: {{{stage}: {{token_budget: ...}}}}` instead" in str(caught.value)
 
 
 def test_check_shows_the_line_too(tmp_path: Path) -> None:

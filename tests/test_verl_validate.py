@@ -118,8 +118,11 @@ exit 7
 
 def test_real_ray_starts_waits_and_stops_with_the_driver_status(tmp_path: Path) -> None:
     """The emitted one-node launch, with a real Ray that claims four GPUs; only preflight and driver are stand-ins."""
-    write_files(backend("verl").emit(lora(), "generic"), tmp_path)
-    launch, ray_folder = tmp_path / "launch", Path("/tmp") / f"rpegc-{os.getpid()}"  # Ray's sockets need a short path
+    write_files(backend("verl").emit(lora(), "generic"), tmp_path / "plan")
+    launch, ray_folder = (
+        tmp_path / "plan" / "launch",
+        Path("/tmp") / f"rpegc-{os.getpid()}",
+    )  # Ray's sockets need a short path
     (launch / "preflight.sh").write_text("exit 0\n")
     (launch / "train.sh").write_text(DRIVER_STUB)
     python = environment("validate", limit_s=900)
@@ -127,7 +130,7 @@ def test_real_ray_starts_waits_and_stops_with_the_driver_status(tmp_path: Path) 
         ["bash", str(launch / "run_local.sh")],
         env=os.environ
         | {"PATH": f"{python.parent}:{os.environ['PATH']}", "RPEGC_RAY_DIR": str(ray_folder), "RPEGC_RAY_PORT": "26379"}
-        | {"RPEGC_OBJECT_STORE_BYTES": "100000000", "RPEGC_RAY_WAIT_S": "90"},
+        | {"RPEGC_OBJECT_STORE_BYTES": "100000000", "RPEGC_RAY_WAIT_S": "90", "RPEGC_CPUS_PER_NODE": "22"},
         cwd=tmp_path,
         capture_output=True,
         text=True,

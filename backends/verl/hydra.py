@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from backends.verl.owners import Owner
 from rpegc.emit import CONTROL_CHARACTERS, TargetRefusal
 
 Scalar = str | int | float | bool | None
@@ -26,18 +27,20 @@ class Raw:
 class Override:
     """One setting of the target, and the pipeline key (or the part of the plan) that decides it.
 
-    `add` marks a key that verl's dataclasses have and its YAML files lack: Hydra wants `+` before it.
+    `add` marks a key that verl's dataclasses have and its YAML files lack: Hydra wants `+` before it. `free` marks a
+    default of ours that a user's own override replaces.
     """
 
     key: str
     value: Value | Raw
-    owner: str
+    owner: Owner
     add: bool = False
+    free: bool = False
 
     @property
     def line(self) -> str:
         """The override as Hydra reads it."""
-        return f"{'+' if self.add else ''}{self.key}={hydra_value(self.value, self.owner)}"
+        return f"{'+' if self.add else ''}{self.key}={hydra_value(self.value, str(self.owner))}"
 
 
 def hydra_value(value: Value | Raw, what: str) -> str:

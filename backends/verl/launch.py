@@ -10,12 +10,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from backends.site import Site
 from backends.verl.capabilities import ONE_STEP_OFF, VERSION
+from backends.verl.hydra import Override
 from backends.verl.overrides import overrides_of
-from backends.verl.request import MISSING, Request, request_of
+from backends.verl.preflight import preflight_facts
+from backends.verl.request import Request, request_of
 from backends.verl.roles import Parts, parts_of
 from backends.verl.run import mode_of, run_of
-from backends.verl.settings import server_tp
-from rpegc.emit import EmittedFile, one_line, quote_bash, slug
+from backends.verl.settings import REWARD, ROLLOUT, server_tp
+from rpegc.emit import EmittedFile, quote_bash, slug
 from rpegc.plan import Plan
 from rpegc.units import GIB, format_seconds
 
@@ -36,23 +38,46 @@ BYTES_PER_TOKEN = 64
 SMALLEST_STORE_BYTES = int(4 * GIB)
 LARGEST_STORE_BYTES = int(64 * GIB)
 
-VERSIONS = {"verl": f"=={VERSION}", "vllm": ">=0.18", "ray": ">=2.41", "TransferQueue": ">=0.1.10"}
-"""verl/third_party/vllm/__init__.py and verl's own requirements."""
+CPUS_PER_GPU = 3
+"""CPUs of a placement bundle (ResourcePoolManager.max_colocate_count in verl/single_controller/ray/base.py)."""
+DATA_QUEUE_UNITS, DATA_QUEUE_CONTROLLERS = 8, 1
+"""Actors of TransferQueue with a CPU each: storage units, dealt out over the nodes
+(SimpleStorage.num_data_storage_units in verl/trainer/config/transfer_queue), and their controller."""
+ONE_STEP_DRIVER_CPUS = 10
+"""Of the driver's actor in verl/experimental/one_step_off_policy/main_ppo.py."""
+FREE_CPUS = 1
+"""Ray places an actor that holds no CPU only where one is free (servers, agent loops, reward workers)."""
 
-STATIC = ("preflight.py", "wait_for_gpus.py")
+DEFAULT_SERVER_MEMORY_FRACTION = 0.5
+"""What verl gives a reward model's server unless told otherwise (verl/trainer/config/reward/reward.yaml)."""
+
+MEMORY_SLACK = 1.1
+"""Host memory that a job may ask for, as a share of what the plan expects (assumed)."""
+
+STATIC = ("preflight.py", "parquet_columns.py", "wait_for_gpus.py")
 
 
 def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
     """Return the files of `launch/` for a checked plan; InputError for a text that they cannot carry."""
     request, parts = request_of(plan), parts_of(plan)
-    values = template_values(plan, site, request, parts)
     overrides = overrides_of(run_of(plan, site.cpus_per_node))
+    values = template_values(plan, site, request, parts) | {"notes": notes(plan, request, parts, overrides)}
     lines = "".join(f"{override.line}\n" for override in overrides)
+    facts = preflight_facts(plan, site, request, lines, object_store_bytes(plan, request))
     contents = {
         "verl_overrides.txt": lines,
-        "preflight.json": json.dumps(preflight_facts(plan, site, request, lines), indent=2, ensure_ascii=False) + "\n",
+        "preflight.json": json.dumps(facts, indent=2, ensure_ascii=False) + "\n",
     }
-    names = ["submit.sbatch", "train.sh", "ray_node.sh", "preflight.sh", "environment.sh", "README.md", *STATIC]
+    names = [
+        "submit.sbatch",
+        "train.sh",
+        "ray_node.sh",
+        "preflight.sh",
+        "environment.sh",
+        "folders.sh",
+        "README.md",
+        *STATIC,
+    ]
     names += ["run_local.sh"] * (plan.devices.nodes == 1) + ["dataset.py"] * (
         request.get("data.answer_key") is not None
     )
@@ -83,7 +108,8 @@ def template_environment() -> Environment:
 
 def template_values(plan: Plan, site: Site, request: Request, parts: Parts) -> dict[str, Any]:
     """Return what the templates may name."""
-    seconds = expected_seconds(plan, request)
+    steps = int(request.get("training.total_steps", 0))
+    seconds = plan.period_interval_s[1] * steps
     limit = min(seconds * SLACK + START_S, site.maximum_time_s) if seconds else site.maximum_time_s
     return {
         "title": slug(plan.name),
@@ -97,16 +123,26 @@ def template_values(plan: Plan, site: Site, request: Request, parts: Parts) -> d
         "gpus": plan.devices.nodes * plan.devices.gpus_per_node,
         "time_limit": slurm_time(limit),
         "time_bounded": bool(seconds) and seconds * SLACK + START_S > site.maximum_time_s,
-        "expected": format_seconds(seconds) if seconds else "an unknown time (`training.total_steps` is not set)",
+        "expected": format_seconds(plan.period_s * steps) if steps else "",
+        "slow_end": format_seconds(seconds) if steps else "",
         "saves": request.get("training.save_every") is not None,
         "object_store_bytes": object_store_bytes(plan, request),
-        "notes": notes(plan, request, parts),
+        "cpus_needed": cpus_needed(plan)[0],
+        "cpus_reason": cpus_needed(plan)[1],
+        "host_gib": math.ceil(max((p.host_total_bytes for p in plan.memory), default=0.0) * MEMORY_SLACK / GIB),
     }
 
 
-def expected_seconds(plan: Plan, request: Request) -> float:
-    """Return the upper end of the plan's 80 % interval for the whole run; 0 if the number of steps is not known."""
-    return plan.period_interval_s[1] * int(request.get("training.total_steps", 0))
+def cpus_needed(plan: Plan) -> tuple[int, str]:
+    """Return the CPUs of a node without which Ray would wait for ever to place verl's actors, and how they add up."""
+    gpus, nodes = plan.devices.gpus_per_node, plan.devices.nodes
+    if mode_of(plan) == ONE_STEP_OFF:
+        others, what = ONE_STEP_DRIVER_CPUS, "driver"
+    else:
+        others = math.ceil(DATA_QUEUE_UNITS / nodes) + DATA_QUEUE_CONTROLLERS
+        what = "data queue"
+    total = CPUS_PER_GPU * gpus + others + FREE_CPUS
+    return total, f"{CPUS_PER_GPU} for each GPU, {others} for its {what}, {FREE_CPUS} free"
 
 
 def slurm_time(seconds: float) -> str:
@@ -124,69 +160,28 @@ def object_store_bytes(plan: Plan, request: Request) -> int:
     return max(SMALLEST_STORE_BYTES, min(LARGEST_STORE_BYTES, tokens * BYTES_PER_TOKEN))
 
 
-def preflight_facts(plan: Plan, site: Site, request: Request, lines: str) -> dict[str, Any]:
-    """Return what preflight compares a node with."""
-    versions, modules = dict(VERSIONS), ["tensordict"]
-    if request.lora_rank:
-        versions["peft"] = ">=0"
-    if mode_of(plan) == ONE_STEP_OFF:
-        modules.append("cupy")  # the NCCL checkpoint engine stages its buckets with it
-    function = request.get("reward.function")
-    path, _, name = str(function or "").rpartition(":")
-    return {
-        "missing": sorted({word for word in _words(lines) if word}),
-        "versions": versions,
-        "modules": modules,
-        "gpus_per_node": plan.devices.gpus_per_node,
-        "files": _input_files(request, path),
-        "data": _columns(request),
-        "reward": {"path": path, "name": name} if function else None,
-        # Other variables may be better known to whoever set them before: a container hook, the user.
-        "environment": {"NCCL_NET": site.expected_network} if site.expected_network else {},
-        "object_store_bytes": object_store_bytes(plan, request),
-    }
-
-
-def _words(lines: str) -> list[str]:
-    return [line.split(f"{MISSING}.", 1)[1].rstrip("'") for line in lines.splitlines() if f"{MISSING}." in line]
-
-
-def _input_files(request: Request, reward_path: str) -> list[dict[str, str]]:
-    files = [(f"data.{which}", request.get(f"data.{which}")) for which in ("train", "val")]
-    for role in request.get("models", {}):
-        for kind in ("weights", "tokenizer"):
-            path = request.get(f"models.{role}.{kind}")
-            # Anything else may be the name of a model on a hub.
-            files.append((f"models.{role}.{kind}", path if path and str(path).startswith(("/", "~", ".")) else None))
-    files.append(("reward.function", reward_path or None))
-    return [
-        {"what": what, "path": one_line(str(path), what)} for what, path in files if path and "://" not in str(path)
-    ]
-
-
-def _columns(request: Request) -> list[dict[str, Any]]:
-    # Each entry lists columns of which one must be there: data in verl's own form has no answer column.
-    columns = [[request.get("data.prompt_key", "prompt")], ["reward_model"]]
-    if request.get("data.answer_key") is not None:
-        columns[1].insert(0, request.get("data.answer_key"))
-    paths = [request.get(f"data.{which}") for which in ("train", "val")]
-    return [{"path": path, "columns": columns} for path in paths if path and "://" not in str(path)]
-
-
-def notes(plan: Plan, request: Request, parts: Parts) -> list[str]:
+def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override, ...]) -> list[str]:
     """Return what a reader should know about how verl carries out this plan."""
-    found = []
+    values = {override.key: override.value for override in overrides}
+    sleeps = " and gives it back while others train" if values[f"{ROLLOUT}.free_cache_engine"] else ""
+    found = [
+        "The predicted step contains neither tests (`test_freq`) nor checkpoints (`save_freq`), nor the start.",
+        f"vLLM takes {values[f'{ROLLOUT}.gpu_memory_utilization']} of the memory of each GPU of the rollout"
+        f"{sleeps} (`fix: {{{parts.rollout.name}: {{memory_fraction: ...}}}}` changes it).",
+    ]
     if parts.reference and not parts.reference_in_actor:
         found.append(
             "verl keeps the reference's weights in host memory and streams them in (CPUOffloadPolicy), whatever is set."
         )
     if parts.reward:
+        share = f"{REWARD}.rollout.gpu_memory_utilization"
         found.append(
-            "verl serves the reward model with vLLM on "
-            f"{server_tp(parts.reward)} GPUs a server, not as a pass of the training engine."
+            f"The reward model is served by vLLM on {server_tp(parts.reward)} GPUs a server, not run by the training "
+            f"engine; it takes {values.get(share, DEFAULT_SERVER_MEMORY_FRACTION)} of their memory "
+            f"(`target_overrides: {{{share}: ...}}` changes it)."
         )
     if request.get("data.val") is None:
-        found.append("There is no validation data: eight training rows stand in and no test runs.")
+        found.append("There is no validation data: a few training rows stand in and no test runs.")
     if mode_of(plan) == ONE_STEP_OFF:
         found.append(
             "Samples are one weight version old when they are trained on; old log-probs are recomputed "

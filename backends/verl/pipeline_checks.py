@@ -11,24 +11,13 @@ from typing import Any
 
 from backends.verl.overrides import overrides_of
 from backends.verl.request import KL_ESTIMATORS, PRECISIONS, Request
-from backends.verl.roles import PLACES, PLACES_HINT
+from backends.verl.roles import PLACES, PLACES_HINT, PRESET_STAGES
 from backends.verl.rules import VLLM_MAXIMUM_LORA_RANK
 from backends.verl.run import possible_runs
 from rpegc.emit import TargetRefusal
 
 TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
 REWARD_LOOP = "verl/experimental/reward_loop/reward_loop.py"
-
-PRESET_STAGES = {
-    "rollout": "rollout",
-    "old_logprobs": "old_logprobs",
-    "actor": "update_actor",
-    "reference": "reference",
-    "reward": "reward",
-    "values": "values",
-    "critic": "update_critic",
-}
-"""The stage of our presets that plays each part. A test holds that these are their names."""
 
 FUNCTION_OUTPUTS = frozenset({"rewards", "advantages", "returns"})
 REWARD_INPUTS = frozenset({"prompts", "sequences"})

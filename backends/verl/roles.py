@@ -19,6 +19,17 @@ PLACES: dict[tuple[str, str], str] = {
 }
 """The part that a stage plays, by op and role: verl has no place for any other."""
 
+PRESET_STAGES = {
+    "rollout": "rollout",
+    "old_logprobs": "old_logprobs",
+    "actor": "update_actor",
+    "reference": "reference",
+    "reward": "reward",
+    "values": "values",
+    "critic": "update_critic",
+}
+"""The stage of our presets that plays each part. A test holds that these are their names."""
+
 PLACES_HINT = "verl generates with `actor`, trains `actor` and `critic`, scores with these, `reference` and `reward`"
 
 
@@ -55,6 +66,27 @@ class Parts:
     critic: Sharded | None
     values: Sharded | None
     reward: Sharded | None
+
+    @property
+    def actor_passes(self) -> tuple[str, ...]:
+        """The forward stages that run in the actor's engine, which share one token budget."""
+        reference = self.reference if self.reference_in_actor else None
+        return tuple(part.name for part in (self.old_logprobs, reference) if part)
+
+    @property
+    def actor_engine(self) -> tuple[str, ...]:
+        """All stages of the actor's engine, training first."""
+        return (self.actor.name, *self.actor_passes)
+
+    @property
+    def critic_engine(self) -> tuple[str, ...]:
+        """All stages of the critic's engine, training first."""
+        return tuple(part.name for part in (self.critic, self.values) if part)
+
+    @property
+    def reference_stages(self) -> tuple[str, ...]:
+        """The stage of a reference that has an engine of its own."""
+        return () if self.reference is None or self.reference_in_actor else (self.reference.name,)
 
 
 def parts_of(plan: Plan) -> Parts:

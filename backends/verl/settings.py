@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backends.verl.capabilities import ONE_STEP_OFF
 from backends.verl.hydra import Override, Raw, Value
+from backends.verl.owners import FIXED, PLACED, Fix
 from backends.verl.request import KL_ESTIMATORS, Request, anchored
 from backends.verl.roles import Parts, Sharded
 from backends.verl.run import Run
@@ -15,9 +16,6 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REFERENCE = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 REWARD = "reward.reward_model"
-
-PLANNED = "the planner (restrict it with a search space)"
-FIXED = "the verl backend"
 
 LARGEST_AGENT_POOL = 8
 """verl's default number of agent-loop workers (rollout.yaml)."""
@@ -68,10 +66,10 @@ def _mode(run: Run) -> list[Override]:
         Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED),
         *settings,
         Override("actor_rollout_ref.hybrid_engine", False, FIXED),
-        Override("rollout.nnodes", mesh.nodes, PLANNED),
-        Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
-        Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLANNED),
-        Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override("rollout.nnodes", mesh.nodes, PLACED),
+        Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLACED),
+        Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLACED),
+        Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         Override(f"{ROLLOUT}.checkpoint_engine.backend", "nccl", FIXED),
         Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step"),  # it splits the batch evenly
     ]
@@ -86,16 +84,17 @@ def _data(run: Run, request: Request) -> list[Override]:
         Override("data.train_batch_size", request.prompts, "workload.prompts_per_step"),
         Override("data.max_prompt_length", request.max_prompt_tokens, "workload.prompt_tokens"),
         Override("data.max_response_length", request.max_response_tokens, "workload.response_tokens"),
-        Override("data.filter_overlong_prompts", True, "workload.prompt_tokens"),
-        Override("data.truncation", "error", "workload.prompt_tokens"),
+        Override("data.filter_overlong_prompts", True, "workload.prompt_tokens", free=True),
+        Override("data.truncation", "error", "workload.prompt_tokens", free=True),
         Override("data.seed", run.seed, "--seed"),
     ]
     if not tested:  # verl always builds a validation set; without one of the user's, a few training rows stand in
-        settings.append(Override("data.val_max_samples", 8, "data.val"))
+        settings.append(Override("data.val_max_samples", 8, "data.val", free=True))
     if request.get("data.answer_key") is not None:
+        dataset = "'${oc.env:RPEGC_LAUNCH_DIR,.}/dataset.py'"
         settings += [
-            Override("data.custom_cls.path", Raw("'${oc.env:RPEGC_LAUNCH_DIR,.}/dataset.py'"), "data.answer_key"),
-            Override("data.custom_cls.name", "AnswerColumnDataset", "data.answer_key"),
+            Override("data.custom_cls.path", Raw(dataset), "data.answer_key", free=True),
+            Override("data.custom_cls.name", "AnswerColumnDataset", "data.answer_key", free=True),
             Override("data.answer_key", request.get("data.answer_key"), "data.answer_key", add=True),
         ]
     return settings
@@ -113,7 +112,7 @@ def _algorithm(request: Request, parts: Parts) -> list[Override]:
     if where == "reward":
         settings += [
             Override("algorithm.kl_penalty", estimator, "training.kl.estimator"),
-            Override("algorithm.kl_ctrl.type", "fixed", "training.kl.coefficient"),
+            Override("algorithm.kl_ctrl.type", "fixed", "training.kl.coefficient", free=True),
             Override("algorithm.kl_ctrl.kl_coef", coefficient, "training.kl.coefficient"),
         ]
     if where == "loss":
@@ -125,30 +124,35 @@ def _algorithm(request: Request, parts: Parts) -> list[Override]:
 
 
 def _model(request: Request, parts: Parts) -> list[Override]:
-    layout = parts.actor.layout
+    layout, train = parts.actor.layout, (parts.actor.name,)
     settings = [
         Override(f"{MODEL}.path", request.model_path("actor", "weights"), "models.actor.weights"),
         Override(f"{MODEL}.tokenizer_path", request.model_path("actor", "tokenizer"), "models.actor.tokenizer"),
         Override(f"{MODEL}.use_remove_padding", True, FIXED),
-        Override(f"{MODEL}.enable_gradient_checkpointing", layout.recompute == "full", PLANNED),
-        Override(f"{MODEL}.enable_activation_offload", layout.offload_activations, PLANNED),
+        Override(f"{MODEL}.enable_gradient_checkpointing", layout.recompute == "full", Fix(train, "recompute")),
+        Override(f"{MODEL}.enable_activation_offload", layout.offload_activations, Fix(train, "offload_activations")),
         Override(f"{MODEL}.lora_rank", request.lora_rank, "training.lora_rank"),
     ]
     if request.lora_rank:
-        settings.append(Override(f"{MODEL}.target_modules", "all-linear", "training.lora_rank"))
+        settings.append(Override(f"{MODEL}.target_modules", "all-linear", "training.lora_rank", free=True))
     return settings
 
 
-def engine_settings(section: str, part: Sharded, request: Request, seed: int) -> list[Override]:
-    """Return the settings of one FSDP2 engine: sharding, offload, sequence parallelism, precision, seed."""
+def engine_settings(
+    section: str, part: Sharded, stages: tuple[str, ...], request: Request, seed: int
+) -> list[Override]:
+    """Return the settings of one FSDP2 engine: sharding, offload, sequence parallelism, precision, seed.
+
+    `stages` run in it.
+    """
     layout = part.layout
     whole = layout.shard_size in (0, part.mesh.gpus)
     return [
-        Override(f"{section}.fsdp_size", -1 if whole else layout.shard_size, PLANNED),
-        Override(f"{section}.reshard_after_forward", layout.zero == 3, PLANNED),
-        Override(f"{section}.param_offload", layout.offload_parameters, PLANNED),
-        Override(f"{section}.optimizer_offload", layout.offload_optimizer, PLANNED),
-        Override(f"{section}.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override(f"{section}.fsdp_size", -1 if whole else layout.shard_size, Fix(stages, "shard_size")),
+        Override(f"{section}.reshard_after_forward", layout.zero == 3, Fix(stages, "zero")),
+        Override(f"{section}.param_offload", layout.offload_parameters, Fix(stages, "offload_parameters")),
+        Override(f"{section}.optimizer_offload", layout.offload_optimizer, Fix(stages, "offload_optimizer")),
+        Override(f"{section}.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
         Override(f"{section}.dtype", request.dtype, "training.precision"),
         Override(f"{section}.seed", seed, "--seed"),
     ]
@@ -163,21 +167,22 @@ def _actor(run: Run, request: Request, parts: Parts) -> list[Override]:
             f"{ACTOR}.ppo_mini_batch_size", request.prompts // request.minibatches, "workload.minibatches_per_step"
         ),
         Override(f"{ACTOR}.ppo_epochs", request.get("training.epochs_per_batch", 1), "training.epochs_per_batch"),
-        Override(f"{ACTOR}.use_dynamic_bsz", True, PLANNED),
-        Override(f"{ACTOR}.ppo_max_token_len_per_gpu", layout.token_budget, PLANNED),
-        Override(f"{ACTOR}.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override(f"{ACTOR}.use_dynamic_bsz", True, FIXED),
+        Override(f"{ACTOR}.ppo_max_token_len_per_gpu", layout.token_budget, Fix((parts.actor.name,), "token_budget")),
+        Override(f"{ACTOR}.ulysses_sequence_parallel_size", layout.ulysses, Fix(parts.actor_engine, "ulysses")),
         Override(f"{ACTOR}.optim.lr", request.setting("training.learning_rate"), "training.learning_rate"),
         Override(f"{ACTOR}.clip_ratio", low, "training.clip"),
         Override(f"{ACTOR}.clip_ratio_low", low, "training.clip"),
         Override(f"{ACTOR}.clip_ratio_high", high, "training.clip"),
         Override(f"{ACTOR}.data_loader_seed", run.seed, "--seed"),
-        *engine_settings(f"{ACTOR}.fsdp_config", parts.actor, request, run.seed),
+        *engine_settings(f"{ACTOR}.fsdp_config", parts.actor, parts.actor_engine, request, run.seed),
     ]
 
 
 def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
-    layout = parts.rollout.layout
+    layout, stages = parts.rollout.layout, (parts.rollout.name,)
     alone = run.mode == ONE_STEP_OFF  # an engine alone on its GPUs never sleeps
+    budget_stages = parts.actor_passes or (parts.actor.name,)
     passes = [p for p in (parts.old_logprobs, parts.reference if parts.reference_in_actor else None) if p]
     budget = passes[0].layout.token_budget if passes else parts.actor.layout.token_budget
     settings = [
@@ -185,18 +190,18 @@ def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
         Override(f"{ROLLOUT}.n", request.samples, "workload.samples_per_prompt"),
         Override(f"{ROLLOUT}.temperature", request.get("training.temperature", 1.0), "training.temperature"),
         Override(f"{ROLLOUT}.dtype", request.dtype, "training.precision"),
-        Override(f"{ROLLOUT}.tensor_model_parallel_size", layout.tp, PLANNED),
-        Override(f"{ROLLOUT}.data_parallel_size", layout.engine_dp, PLANNED),
-        Override(f"{ROLLOUT}.expert_parallel_size", layout.ep, PLANNED),
-        Override(f"{ROLLOUT}.pipeline_model_parallel_size", layout.pp, PLANNED),
-        Override(f"{ROLLOUT}.gpu_memory_utilization", layout.memory_fraction, PLANNED),
-        Override(f"{ROLLOUT}.max_num_seqs", layout.max_sequences, PLANNED),
-        Override(f"{ROLLOUT}.max_num_batched_tokens", layout.batched_tokens, PLANNED),
+        Override(f"{ROLLOUT}.tensor_model_parallel_size", layout.tp, Fix(stages, "tp")),
+        Override(f"{ROLLOUT}.data_parallel_size", layout.engine_dp, Fix(stages, "engine_dp")),
+        Override(f"{ROLLOUT}.expert_parallel_size", layout.ep, Fix(stages, "ep")),
+        Override(f"{ROLLOUT}.pipeline_model_parallel_size", layout.pp, Fix(stages, "pp")),
+        Override(f"{ROLLOUT}.gpu_memory_utilization", layout.memory_fraction, Fix(stages, "memory_fraction")),
+        Override(f"{ROLLOUT}.max_num_seqs", layout.max_sequences, Fix(stages, "max_sequences")),
+        Override(f"{ROLLOUT}.max_num_batched_tokens", layout.batched_tokens, Fix(stages, "batched_tokens")),
         Override(f"{ROLLOUT}.max_model_len", request.max_prompt_tokens + request.max_response_tokens, "workload"),
-        Override(f"{ROLLOUT}.free_cache_engine", layout.offload and not alone, PLANNED),
+        Override(f"{ROLLOUT}.free_cache_engine", layout.offload and not alone, Fix(stages, "offload")),
         Override(f"{ROLLOUT}.calculate_log_probs", True, FIXED),
-        Override(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True, PLANNED),
-        Override(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", budget, PLANNED),
+        Override(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True, FIXED),
+        Override(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", budget, Fix(budget_stages, "token_budget")),
         Override(f"{ROLLOUT}.seed", run.seed, "--seed"),
     ]
     if request.lora_rank:
@@ -211,12 +216,12 @@ def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
 def _reference(request: Request, parts: Parts) -> list[Override]:
     if parts.reference is None or parts.reference_in_actor:
         return []
-    layout = parts.reference.layout
-    engine = engine_settings(f"{REFERENCE}.fsdp_config", parts.reference, request, seed=0)
+    layout, stages = parts.reference.layout, parts.reference_stages
+    engine = engine_settings(f"{REFERENCE}.fsdp_config", parts.reference, stages, request, seed=0)
     return [
-        Override(f"{REFERENCE}.log_prob_use_dynamic_bsz", True, PLANNED),
-        Override(f"{REFERENCE}.log_prob_max_token_len_per_gpu", layout.token_budget, PLANNED),
-        Override(f"{REFERENCE}.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override(f"{REFERENCE}.log_prob_use_dynamic_bsz", True, FIXED),
+        Override(f"{REFERENCE}.log_prob_max_token_len_per_gpu", layout.token_budget, Fix(stages, "token_budget")),
+        Override(f"{REFERENCE}.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
         *[setting for setting in engine if not setting.key.endswith((".seed", ".optimizer_offload"))],
         # verl loads in fp32 unless told otherwise; frozen weights need no master copy.
         Override(f"{REFERENCE}.fsdp_config.model_dtype", request.dtype, "training.precision"),
@@ -226,24 +231,27 @@ def _reference(request: Request, parts: Parts) -> list[Override]:
 def _critic(run: Run, request: Request, parts: Parts) -> list[Override]:
     if parts.critic is None:
         return []
-    layout = parts.critic.layout
+    layout, stages, train = parts.critic.layout, parts.critic_engine, (parts.critic.name,)
+    budget = Fix(stages, "token_budget")
     return [
         Override("critic.strategy", "fsdp2", FIXED),
         Override("critic.model.path", request.model_path("critic", "weights"), "models.critic.weights"),
         Override("critic.model.tokenizer_path", request.model_path("critic", "tokenizer"), "models.critic.tokenizer"),
         Override("critic.model.use_remove_padding", True, FIXED),
-        Override("critic.model.enable_gradient_checkpointing", layout.recompute == "full", PLANNED),
-        Override("critic.model.enable_activation_offload", layout.offload_activations, PLANNED),
+        Override("critic.model.enable_gradient_checkpointing", layout.recompute == "full", Fix(train, "recompute")),
+        Override(
+            "critic.model.enable_activation_offload", layout.offload_activations, Fix(train, "offload_activations")
+        ),
         Override("critic.ppo_mini_batch_size", request.prompts // request.minibatches, "workload.minibatches_per_step"),
         Override("critic.ppo_epochs", request.get("training.epochs_per_batch", 1), "training.epochs_per_batch"),
-        Override("critic.use_dynamic_bsz", True, PLANNED),
-        Override("critic.ppo_max_token_len_per_gpu", layout.token_budget, PLANNED),
-        Override("critic.forward_max_token_len_per_gpu", layout.token_budget, PLANNED),
+        Override("critic.use_dynamic_bsz", True, FIXED),
+        Override("critic.ppo_max_token_len_per_gpu", layout.token_budget, budget),
+        Override("critic.forward_max_token_len_per_gpu", layout.token_budget, budget),
         # The V1 trainer reads this key, which no YAML file has, for training and values alike.
-        Override("critic.ppo_infer_max_token_len_per_gpu", layout.token_budget, PLANNED, add=True),
-        Override("critic.ulysses_sequence_parallel_size", layout.ulysses, PLANNED),
+        Override("critic.ppo_infer_max_token_len_per_gpu", layout.token_budget, budget, add=True),
+        Override("critic.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
         Override("critic.data_loader_seed", run.seed, "--seed"),
-        *engine_settings("critic.fsdp", parts.critic, request, run.seed),
+        *engine_settings("critic.fsdp", parts.critic, stages, request, run.seed),
     ]
 
 
@@ -278,12 +286,16 @@ def _reward_model(request: Request, parts: Parts) -> list[Override]:
     own_pool = mesh != parts.actor.mesh
     settings = [
         Override(f"{REWARD}.enable", True, "models.reward"),
-        Override(f"{REWARD}.enable_resource_pool", own_pool, PLANNED),
-        Override(f"{REWARD}.nnodes", mesh.nodes, PLANNED),
-        Override(f"{REWARD}.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override(f"{REWARD}.enable_resource_pool", own_pool, PLACED),
+        Override(f"{REWARD}.nnodes", mesh.nodes, PLACED),
+        Override(f"{REWARD}.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         Override(f"{REWARD}.model_path", request.model_path("reward", "weights"), "models.reward.weights"),
         Override(f"{REWARD}.rollout.name", "vllm", FIXED),
-        Override(f"{REWARD}.rollout.tensor_model_parallel_size", server_tp(parts.reward), PLANNED),
+        Override(
+            f"{REWARD}.rollout.tensor_model_parallel_size",
+            server_tp(parts.reward),
+            Fix((parts.reward.name,), "shard_size"),
+        ),
         # With a pool of its own nothing wakes the server, so it must never sleep.
         Override(f"{REWARD}.rollout.free_cache_engine", not own_pool, FIXED),
     ]
@@ -292,9 +304,10 @@ def _reward_model(request: Request, parts: Parts) -> list[Override]:
         # Left open, vLLM would reserve a cache for every position of the model. Another tokenizer may need more tokens
         # for the same text, and the chat template some.
         longest = 2 * (request.max_prompt_tokens + request.max_response_tokens)
-        settings.append(Override(f"{REWARD}.rollout.max_model_len", min(positions, longest), "workload"))
+        settings.append(Override(f"{REWARD}.rollout.max_model_len", min(positions, longest), "workload", free=True))
     if own_pool:
-        settings.append(Override(f"{REWARD}.rollout.gpu_memory_utilization", OWN_POOL_MEMORY_FRACTION, PLANNED))
+        fraction = OWN_POOL_MEMORY_FRACTION
+        settings.append(Override(f"{REWARD}.rollout.gpu_memory_utilization", fraction, FIXED, free=True))
     return settings
 
 
@@ -315,17 +328,17 @@ def _trainer(run: Run, request: Request, parts: Parts) -> list[Override]:
     steps: Value = request.setting("training.total_steps")
     testing = request.get("training.test_every") if request.get("data.val") is not None else None
     return [
-        Override("trainer.nnodes", mesh.nodes, PLANNED),
-        Override("trainer.n_gpus_per_node", mesh.gpus_per_node, PLANNED),
+        Override("trainer.nnodes", mesh.nodes, PLACED),
+        Override("trainer.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         Override("trainer.total_training_steps", steps, "training.total_steps"),
         Override("trainer.total_epochs", steps, "training.total_steps"),  # an epoch has a step or more
         Override("trainer.save_freq", request.get("training.save_every", -1), "training.save_every"),
         Override("trainer.test_freq", testing or -1, "training.test_every"),
-        Override("trainer.val_before_train", testing is not None, "training.test_every"),
-        Override("trainer.logger", ("console", "file"), FIXED),
-        Override("trainer.project_name", "rpegc", FIXED),
-        Override("trainer.experiment_name", slug(run.name), "name"),
-        Override("trainer.default_local_dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/checkpoints'"), FIXED),
-        Override("trainer.resume_mode", "auto", FIXED),
+        Override("trainer.val_before_train", testing is not None, "training.test_every", free=True),
+        Override("trainer.logger", ("console", "file"), FIXED, free=True),
+        Override("trainer.project_name", "rpegc", FIXED, free=True),
+        Override("trainer.experiment_name", slug(run.name), "name", free=True),
+        Override("trainer.default_local_dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/checkpoints'"), FIXED, free=True),
+        Override("trainer.resume_mode", "auto", FIXED, free=True),
         Override("hydra.run.dir", Raw("'${oc.env:RPEGC_RUN_DIR,.}/hydra'"), FIXED),
     ]

@@ -174,7 +174,7 @@ def framework_factor(framework: str, engine_class: str, accelerator: str, flags:
     factor = FRAMEWORK_FACTORS.get((framework, engine_class), UNKNOWN_FRAMEWORK)
     value = factor.value
     for prefix, platform in PLATFORM_FACTORS.items():
-        if accelerator.startswith(prefix):
+        if accelerator.split()[0].split("-")[0] == prefix:  # "H20" is not "H200-SXM 141 GB"
             value *= platform.value
     if "async" in flags:
         value *= ASYNC_FACTOR.value
@@ -185,7 +185,7 @@ def generation_interval(
     framework: str, engine_class: str, accelerator: str, flags: frozenset[str]
 ) -> tuple[float, float]:
     """Return the multipliers (low, high) of the 80 % interval on generation seconds."""
-    known = (framework, engine_class) in FRAMEWORK_FACTORS and accelerator.startswith(KNOWN_ON)
+    known = (framework, engine_class) in FRAMEWORK_FACTORS and accelerator.split()[0].split("-")[0] in KNOWN_ON
     width = KNOWN_INTERVAL.value if known else EXTRAPOLATED_INTERVAL.value
     if flags & {"mode_unstated", "lora"}:  # the adapter rows are of engines two years old
         width = UNSTATED_INTERVAL.value

@@ -19,8 +19,12 @@ Exchange = tuple[FloatArray, FloatArray]
 
 
 def members_per_node(shape: StepShape, members: FloatArray, stride: FloatArray | float) -> FloatArray:
-    """Return how many of a group's members share a node, when neighbours in the group are `stride` ranks apart."""
-    return np.clip(np.floor(shape.mesh.gpus_per_node / stride), 1.0, members)
+    """Return how many of a group's members share a node, when neighbours in the group are `stride` ranks apart.
+
+    Below 1 where neighbours lie several nodes apart.
+    """
+    share = shape.mesh.gpus_per_node / stride
+    return np.minimum(np.where(share >= 1.0, np.floor(share), share), members)
 
 
 def exposed_seconds(wire: FloatArray, share: float, cover_s: FloatArray) -> FloatArray:
@@ -78,7 +82,10 @@ def expert_parallel(shape: StepShape) -> Exchange:
     if not a.experts or np.all(shape.ep == 1):
         return np.zeros(shape.rows), np.zeros(shape.rows)
     machine = shape.machine
-    per_node = members_per_node(shape, shape.ep, shape.etp)
+    domain = max(float(machine.nvlink_domain_gpus), shape.mesh.gpus_per_node)
+    per_node = np.clip(np.floor(domain / shape.etp), 1.0, shape.ep)
+    if domain <= machine.gpus_per_node:
+        per_node = np.maximum(members_per_node(shape, shape.ep, shape.etp), 1.0)
     nodes = np.maximum(shape.ep / per_node, 1.0)
     token = 2.0 * shape.tokens / shape.tp * a.hidden
     inside = 2.0 * collective_seconds(machine, "all_to_all", token * a.experts_per_token, per_node, per_node)
@@ -155,7 +162,8 @@ def point_to_point(shape: StepShape) -> Exchange:
     split = np.where(shape.sequence_parallel, shape.tp, 1.0)
     message = 2.0 * shape.tokens * shape.architecture.hidden / split
     stage_gpus = shape.ranks * shape.tp
-    inside = np.where(stage_gpus < shape.mesh.gpus_per_node, 2.0, 1.0)
+    share = shape.mesh.gpus_per_node / stage_gpus
+    inside = np.where(share > 1.0, 2.0, share)
     one = collective_seconds(shape.machine, "send", message, np.full(shape.rows, 2.0), inside)
     directions = 2.0 if shape.training else 1.0
     wire = np.where(shape.pp > 1, directions * (shape.micro_batches * shape.vpp + shape.pp - 1.0) * one, 0.0)

@@ -39,6 +39,8 @@ class FrameworkConstants:
     attention kernels; GPU types that it does not name keep their own figure. `*_exposed`: shares of communication that
     computation does not cover. `moe_layer_s`: fixed seconds of a MoE layer and direction. `selective_recompute` lists
     the layer terms that selective recompute repeats, with shares. `update_s`: fixed seconds of an optimizer update.
+    `fp8_gemm`, `fp8_experts`: FP8 over BF16 asymptote of dense and grouped products, under the flag "fp8".
+    `score_bytes` (forward, backward): traffic per attention score where attention is not fused; 0 where it is.
     `imbalance`: share of the unbalanced spread between data-parallel ranks that remains. `full_shard_from`: the ZeRO
     level from which weights are gathered per layer. `known_on`: GPU types with published rows of this class.
 
@@ -69,6 +71,9 @@ class FrameworkConstants:
     data_exposed: Figure
     moe_layer_s: Figure
     host_factor: Figure
+    fp8_gemm: Figure
+    fp8_experts: Figure
+    score_bytes: tuple[Figure, Figure]
     selective_recompute: tuple[tuple[str, float], ...]
     update_s: Figure
     imbalance: Figure

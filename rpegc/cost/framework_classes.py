@@ -8,8 +8,11 @@ from types import MappingProxyType
 
 from rpegc.cost.constants import MEMORY_ROWS, PRETRAINING, RL_LOGS, assumed, fitted
 from rpegc.cost.framework import FrameworkConstants
+from rpegc.cost.roofline import FP8_SPEEDUP_HOPPER
 from rpegc.hardware import Figure
 from rpegc.units import MILLISECOND
+
+FUSED = Figure(0.0, "spec", "fused attention keeps the scores on the chip (FlashAttention, arXiv 2205.14135)")
 
 PHYSICS = FrameworkConstants(
     name="physics",
@@ -34,6 +37,9 @@ PHYSICS = FrameworkConstants(
     data_exposed=fitted(0.38),
     moe_layer_s=fitted(0.84 * MILLISECOND),
     host_factor=assumed(1.0, "launches without Python wrappers around every module"),
+    fp8_gemm=FP8_SPEEDUP_HOPPER,
+    fp8_experts=fitted(1.30),
+    score_bytes=(FUSED, FUSED),
     selective_recompute=(("attention", 1.0),),
     update_s=assumed(0.035, "launch, clipping, metrics and data loading per optimizer update"),
     imbalance=assumed(1.0, "sequences are dealt out without regard to their lengths"),
@@ -50,7 +56,21 @@ _MEGATRON = replace(
     PHYSICS,
     name="megatron",
     moe_layer_s=fitted(0.2 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
+    attention=MappingProxyType({"H100": fitted(5.6e14), "H200": fitted(5.6e14)}),  # cuDNN of 2025, as the kernel table
     known_on=("H100", "H200", "GH200", "A100", "B200", "GB200"),
+)
+_MEGATRON_EAGER = replace(_MEGATRON, name="megatron eager router", moe_layer_s=fitted(0.84 * MILLISECOND))
+_NEMO = replace(_MEGATRON_EAGER, name="nemo 24", attention=MappingProxyType({}))  # cuDNN of 2024
+_MEGATRON_2021 = replace(
+    PHYSICS,
+    name="megatron-lm",
+    elementwise=fitted(1.35),
+    tensor_exposed=fitted(0.80),
+    score_bytes=(
+        assumed(18.0, "mask, softmax and dropout of unfused attention (arXiv 2205.05198, section 4)"),
+        assumed(23.0, "mask, softmax and dropout of unfused attention (arXiv 2205.05198, section 4)"),
+    ),
+    known_on=("A100",),
 )
 _MPT = replace(
     PHYSICS,
@@ -65,6 +85,12 @@ _TORCHTITAN = replace(
     PHYSICS,
     name="torchtitan",
     tensor_exposed=fitted(0.70),
+    attention=MappingProxyType(
+        {
+            "H100": fitted(2.2e14, "FlashAttention-2 through SDPA on the 500 W part, fitted to torchtitan rows"),
+            "H200": Figure(3.3e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
+        }
+    ),
     logit_memory_train=Figure(12.0, "fitted", MEMORY_ROWS),
     selective_memory=Figure(0.40, "fitted", MEMORY_ROWS),
     selective_recompute=(("elementwise", 1.0), ("gemm", 0.5)),  # every second matrix product is kept
@@ -80,7 +106,13 @@ _PRIME = replace(
     micro_batch_s=fitted(0.9 * MILLISECOND),
     micro_batch_lora_s=fitted(0.9 * MILLISECOND),
     moe_layer_s=fitted(3.0 * MILLISECOND),
-    attention=MappingProxyType({"H100": fitted(7.183e14), "H200": fitted(7.183e14)}),  # FlashAttention-3
+    attention=MappingProxyType(
+        {
+            "H100": fitted(7.183e14),  # FlashAttention-3
+            "H200": fitted(7.183e14),
+            "B200": Figure(3.3e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
+        }
+    ),
     logit_memory_train=Figure(0.0, "fitted", MEMORY_ROWS + ": the RL loss runs in chunks"),
     logit_memory_forward=Figure(0.0, "fitted", MEMORY_ROWS + ": the RL loss runs in chunks"),
     full_shard_from=2,
@@ -157,6 +189,9 @@ CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
             full_shard_from=3,
         ),
         ("megatron-bridge", "megatron"): _MEGATRON,
+        ("megatron-bridge eager", "megatron"): _MEGATRON_EAGER,
+        ("nemo", "megatron"): _NEMO,
+        ("megatron-lm", "megatron"): _MEGATRON_2021,
         ("llm-foundry", "fsdp"): _MPT,
         ("torchtitan", "fsdp"): _TORCHTITAN,
         ("prime-rl", "fsdp"): _PRIME,

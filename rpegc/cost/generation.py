@@ -212,7 +212,7 @@ def _additions(work: StageWork, architecture: Architecture, machine: Machine, sh
     flags, layers = work.engine_flags, float(architecture.layers)
     factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, flags).value
     per_layer = EAGER_LAYER_S.value * ("eager" in flags) + LORA_LAYER_S.value * ("lora" in flags)
-    across = ACROSS_NODES_LAYER_S.value * (shape.tp > shape.gpus_per_node)
+    across = ACROSS_NODES_LAYER_S.value * (shape.tp > shape.gpus_per_node * machine.nodes_per_domain)
     step = (layers * (per_layer + across)).astype(np.float64)[:, None]
     return _Additions(factor, step, OLD_ENGINE_SEQUENCE_S.value * ("old_engine" in flags))
 

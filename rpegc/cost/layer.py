@@ -10,12 +10,16 @@ import numpy as np
 from rpegc.cost.constants import (
     ATTENTION_BACKWARD,
     ELEMENTWISE_BACKWARD,
+    FP8_CAST_BYTES,
+    FP8_ROWWISE_SPEEDUP,
     GROUPED_GEMM_HALF_ROWS,
     GROUPED_GEMM_SHARE,
     KERNEL_LAUNCH_S,
     KERNELS_PER_LAYER,
     KERNELS_PER_MOE_LAYER,
+    NVFP4_SPEEDUP,
     PERMUTE_BYTES,
+    UNFUSED_SCORE_SHARE,
 )
 from rpegc.cost.framework import attention_asymptote
 from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds, gemm_seconds
@@ -47,16 +51,56 @@ def linear_shapes(shape: StepShape) -> tuple[tuple[float, FloatArray, FloatArray
 def gemm(shape: StepShape) -> Seconds:
     """Matrix products of attention projections and dense MLPs: 2 m n k at the curve of the GPU's GEMM.
 
-    Backward = the input's gradient (m, k, n) and the weight's (n, k, m); adapters leave the latter out.
+    Backward = the input's gradient (m, k, n) and the weight's (n, k, m); adapters leave the latter out. The flags
+    "fp8", "fp8_rowwise" and "nvfp4" raise the asymptote.
     """
+    speedup = fp8_speedup(shape)
     forward, backward = np.zeros(shape.rows), np.zeros(shape.rows)
     for share, width, depth in linear_shapes(shape):
-        forward += share * gemm_seconds(shape.machine, shape.tokens, width, depth)
+        forward += share * gemm_seconds(shape.machine, shape.tokens, width, depth, speedup=speedup)
         if shape.training:
-            backward += share * gemm_seconds(shape.machine, shape.tokens, depth, width)
+            backward += share * gemm_seconds(shape.machine, shape.tokens, depth, width, speedup=speedup)
             if not shape.work.lora_rank:
-                backward += share * gemm_seconds(shape.machine, width, depth, shape.tokens)
+                backward += share * gemm_seconds(shape.machine, width, depth, shape.tokens, speedup=speedup)
     return forward, backward
+
+
+def fp8_speedup(shape: StepShape) -> float:
+    """Return FP8 over BF16 asymptote of the dense products (by tensor or block, by row), that of NVFP4, or 1."""
+    if "nvfp4" in shape.work.engine_flags:
+        return NVFP4_SPEEDUP.value
+    if "fp8_rowwise" in shape.work.engine_flags:
+        return FP8_ROWWISE_SPEEDUP.value
+    return shape.constants.fp8_gemm.value if "fp8" in shape.work.engine_flags else 1.0
+
+
+def casts(shape: StepShape) -> Seconds:
+    """Casting inputs to FP8: 1.53 (6 H + 3 I + 3 h d) / tp bytes per token and direction, at memory bandwidth.
+
+    I of a MoE layer is K times the expert's width, and the shared expert's. Source: fitted to FP8 training rows.
+    """
+    a = shape.architecture
+    dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
+    width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
+    per_token = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * width + 3.0 * a.heads * a.head_dim) / shape.tp
+    forward = elementwise_seconds(shape.machine, per_token * shape.tokens)
+    return forward, forward * shape.training
+
+
+def unfused_attention(shape: StepShape) -> Seconds:
+    """Attention of Megatron-LM before 2023: two batched products over the whole square, and its traffic per score.
+
+    4 h d s FLOP per token forward and twice that backward, at half of the GEMM asymptote; `score_bytes` for mask,
+    softmax and dropout. Source: arXiv 2104.04473, 2205.05198; share of the asymptote assumed.
+    """
+    a = shape.architecture
+    scores = shape.tokens * a.heads / shape.tp * shape.span
+    rate = UNFUSED_SCORE_SHARE.value * shape.machine.accelerator.gemm_sustained.value
+    products = 4.0 * scores * a.head_dim / rate
+    forward, backward = (
+        elementwise_seconds(shape.machine, each.value * scores) for each in shape.constants.score_bytes
+    )
+    return products + forward, (2.0 * products + backward) * shape.training
 
 
 def attention(shape: StepShape) -> Seconds:
@@ -64,6 +108,8 @@ def attention(shape: StepShape) -> Seconds:
 
     Context and Ulysses parallelism split the tokens (or the heads) of longer micro-batches: the work per token stays.
     """
+    if shape.constants.score_bytes[0].value > 0:
+        return unfused_attention(shape)
     a = shape.architecture
     forward = attention_forward_seconds(
         shape.machine,
@@ -120,7 +166,8 @@ def experts(shape: StepShape) -> Seconds:
     routed = shape.tokens / shape.tp * a.experts_per_token * shape.etp
     width = a.expert_intermediate / shape.etp
     rows = np.maximum(routed * shape.ep / a.experts, 1e-9)
-    asymptote = accelerator.gemm_sustained.value * GROUPED_GEMM_SHARE.value
+    speedup = shape.constants.fp8_experts.value if shape.work.engine_flags & {"fp8", "nvfp4"} else 1.0
+    asymptote = accelerator.gemm_sustained.value * GROUPED_GEMM_SHARE.value * speedup
     rate = asymptote * rows / (rows + GROUPED_GEMM_HALF_ROWS.value) * width / (width + accelerator.gemm_k0.value)
     flops = 2.0 * a.mlp_matrices * a.hidden * width * routed
     weights = 2.0 * a.mlp_matrices * a.hidden * width * a.experts / shape.ep

@@ -43,6 +43,8 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         _computed("attention", attention, "4 h d FLOP per token and attended position; " + PRETRAINING),
         _computed("elementwise", layer.elementwise(shape), "bytes per token over HBM bandwidth; " + PRETRAINING),
     ]
+    if shape.work.engine_flags & {"fp8", "fp8_rowwise", "nvfp4"}:
+        terms.append(_computed("casts", layer.casts(shape), "casts to FP8; " + PRETRAINING))
     if shape.work.lora_rank:
         terms.append(_computed("adapters", layer.adapters(shape), "adapter traffic; " + PRETRAINING))
     if shape.architecture.experts:

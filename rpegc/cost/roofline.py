@@ -21,6 +21,14 @@ QUERY_TILE_TOKENS = Figure(128.0, "assumed", "rows of a query tile in FlashAtten
 SMALL_HEAD_DIM = 128
 """Below this head size attention kernels of some GPUs lose rate (`attention_small_head_factor`)."""
 
+ATTENTION_REFERENCE_GROUP = 8.0
+"""Query heads per key-value head at which the kernel table's half-saturation lengths hold."""
+
+ATTENTION_GROUP_EXPONENT = Figure(
+    0.47, "fitted", "fitted to the attention kernel tables of aiconfigurator @095f58a (0.44 on H100, 0.49 on A100)"
+)
+"""Small groups share fewer loads of keys and values: the half-saturation length falls as group^0.47, from 2 on."""
+
 ATTENTION_BACKWARD_FLOPS = Figure(
     2.5, "spec", "five matrix products against two of the forward pass (arXiv 2307.08691)"
 )
@@ -74,8 +82,9 @@ def attention_forward_seconds(
         t = t0 + max(4 T h d c / (P * s/(s+s0) * waves), 2 T d (2h + 2kv) / BW),   s = 2c
 
     In training (`sustained`) P is `attention_forward_asymptote`, s0 = 400 and waves = 1; `asymptote` (FLOP/s)
-    replaces P where the kernel is known. Otherwise P and s0 are those of the kernel table and waves = w/(w+w0),
-    w = T h / (128 multiprocessors). Below head size 128 the rate takes `attention_small_head_factor`.
+    replaces P where the kernel is known. Otherwise P and s0 are those of the kernel table, s0 times (8/g)^0.47 for
+    g = max(h/kv, 2) query heads per key-value head, and waves = w/(w+w0), w = T h / (128 multiprocessors).
+    Below head size 128 the rate takes `attention_small_head_factor`.
     Source: fitted to the attention kernel tables of aiconfigurator (H100, A100) and to long-context training rows.
     """
     gpu = machine.accelerator
@@ -83,9 +92,12 @@ def attention_forward_seconds(
         np.asarray(size, dtype=np.float64) for size in (batch_tokens, heads, head_dim, mean_context)
     )
     keys = heads if kv_heads is None else np.asarray(kv_heads, dtype=np.float64)
-    half = gpu.attention_training_s0 if sustained else gpu.attention_table_s0
+    half: FloatArray | float = gpu.attention_training_s0.value
+    if not sustained:
+        group = np.maximum(_divide(heads, keys), 2.0)
+        half = gpu.attention_table_s0.value * (ATTENTION_REFERENCE_GROUP / group) ** ATTENTION_GROUP_EXPONENT.value
     peak = gpu.attention_forward_asymptote if sustained else gpu.attention_table_asymptote
-    rate = (peak.value if asymptote is None else asymptote) * _share(2.0 * context, half.value)
+    rate = (peak.value if asymptote is None else asymptote) * _share(2.0 * context, half)
     rate = rate * np.where(head_dim < SMALL_HEAD_DIM, gpu.attention_small_head_factor.value, 1.0)
     if not sustained:
         waves = tokens * heads / (QUERY_TILE_TOKENS.value * gpu.multiprocessors.value)
@@ -117,5 +129,4 @@ def _share(size: FloatArray, half: FloatArray | float) -> FloatArray:
 
 def _divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """Divide, with 0 where the denominator is 0 (nothing to do there)."""
-    numerator, denominator = np.broadcast_arrays(numerator, denominator)
-    return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
+    return np.asarray(numerator / np.where(denominator > 0, denominator, np.inf), dtype=np.float64)

@@ -83,12 +83,21 @@ class StepShape:
         return self.work.framework == "verl" and self.work.engine_class == "fsdp" and not self.work.trained
 
 
-def step_shape(work: StageWork, mesh: MeshClass, layouts: Columns, machine: Machine) -> StepShape:
-    """Derive the arrays from a stage's work and its layouts (columns as in `rpegc.target.ShardedLayout`)."""
+def step_shape(
+    work: StageWork,
+    mesh: MeshClass,
+    layouts: Columns,
+    machine: Machine,
+    constants: FrameworkConstants | None = None,
+) -> StepShape:
+    """Derive the arrays from a stage's work and its layouts (columns as in `rpegc.target.ShardedLayout`).
+
+    `constants` stand in for those of the framework's class.
+    """
     architecture = work.architecture
     if architecture is None:
         raise ValueError(f"stage {work.stage} has no model: nothing to train or to run forward")
-    constants = framework_constants(work.framework, work.engine_class)
+    constants = constants or framework_constants(work.framework, work.engine_class)
     training = work.op is Op.TRAIN
     column = {name: np.asarray(values, dtype=np.float64) for name, values in layouts.items()}
     dp, pp = column["dp"], column["pp"]

@@ -7,6 +7,7 @@ import numpy as np
 from rpegc.cost import exchange
 from rpegc.cost.bill import Bill, finish, framework_terms, model_terms, onload_terms
 from rpegc.cost.constants import ADAM_BYTES, OPTIMIZER_BYTES, PRETRAINING
+from rpegc.cost.framework import FrameworkConstants
 from rpegc.cost.model_state import LocalParameters, local_parameters, updated_parameters
 from rpegc.cost.roofline import elementwise_seconds
 from rpegc.cost.step_shape import step_shape
@@ -16,13 +17,34 @@ from rpegc.hardware import Machine
 from rpegc.target import Columns, FloatArray, MeshClass
 
 
-def price_training(work: StageWork, mesh: MeshClass, layouts: Columns, machine: Machine) -> PriceTable:
+def price_training(
+    work: StageWork,
+    mesh: MeshClass,
+    layouts: Columns,
+    machine: Machine,
+    constants: FrameworkConstants | None = None,
+) -> PriceTable:
     """Return seconds per RL step and bytes of a train stage under each layout.
 
     `layouts`: columns of `ShardedLayout`, all on `mesh`. The step runs `work.epochs` times over its sequences in
-    `work.minibatches` updates each. Sources: each term names its own.
+    `work.minibatches` updates each. `constants` stand in for those of the framework's class (validation refits them).
+    Sources: each term names its own.
     """
-    shape = step_shape(work, mesh, layouts, machine)
+    bill, local = _bill(work, mesh, layouts, machine, constants)
+    return finish(bill, local, layouts)
+
+
+def training_seconds(
+    work: StageWork, mesh: MeshClass, layouts: Columns, machine: Machine, constants: FrameworkConstants | None = None
+) -> FloatArray:
+    """Return the exposed seconds of `price_training` alone, without memory and signatures."""
+    return _bill(work, mesh, layouts, machine, constants)[0].total()
+
+
+def _bill(
+    work: StageWork, mesh: MeshClass, layouts: Columns, machine: Machine, constants: FrameworkConstants | None
+) -> tuple[Bill, LocalParameters]:
+    shape = step_shape(work, mesh, layouts, machine, constants)
     local = local_parameters(shape)
     bill = Bill(shape)
     micro_batch_s = model_terms(bill, local)
@@ -43,7 +65,7 @@ def price_training(work: StageWork, mesh: MeshClass, layouts: Columns, machine: 
     fixed = shape.constants.update_s
     seconds = np.full(shape.rows, fixed.value * shape.updates)
     bill.add("fixed", seconds, np.zeros(shape.rows), fixed.provenance, fixed.source)
-    return finish(bill, local, layouts)
+    return bill, local
 
 
 def _offload_optimizer(bill: Bill, local: LocalParameters) -> None:

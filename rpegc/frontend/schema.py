@@ -39,7 +39,9 @@ class PipelineSpec(Block):
     """What the plan makes small."""
     target: Target = "verl"
     """What the plan is launched with."""
-    target_overrides: dict[OverrideKey, bool | int | float | Text] = Field(default_factory=dict)
+    target_overrides: dict[OverrideKey, bool | int | float | Text | tuple[bool | int | float | Text, ...]] = Field(
+        default_factory=dict
+    )
     """Keys passed through to the target; a key that the planner decides is refused."""
     fix: dict[Identifier, dict[Identifier, bool | int | float | Text]] = Field(default_factory=dict)
     """Layout fields that the planner must keep, by stage, such as `rollout: {tp: 2}`."""

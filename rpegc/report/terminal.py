@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rpegc.plan import MemoryPhase, Plan, PlannedStage
+from rpegc.plan import MemoryPhase, Plan, PlannedStage, Simulation
 from rpegc.target import describe_layout
 from rpegc.units import format_bytes, format_seconds
 
@@ -70,6 +70,7 @@ def _glance(plan: Plan) -> RenderableType:
             "period",
             f"{format_seconds(plan.period_s)} a step (80 % interval {format_seconds(low)} .. {format_seconds(high)})",
         ),
+        *([("simulated", _simulated(plan.simulation))] if plan.simulation else []),
         (
             "proof",
             f"{plan.search.status}: no plan of this space is below {format_seconds(plan.lower_bound_s)}, "
@@ -85,6 +86,12 @@ def _glance(plan: Plan) -> RenderableType:
     for name, value in rows:
         table.add_row(name, escape(value))
     return table
+
+
+def _simulated(simulation: Simulation) -> str:
+    mean, low, high = (format_seconds(s) for s in (simulation.mean_s, simulation.p10_s, simulation.p90_s))
+    busy = ", ".join(f"{mesh} {share:.0%}" for mesh, share in simulation.utilisation.items())
+    return f"{mean} a step over {simulation.steps} steps of drawn lengths (80 % of them {low} .. {high}); busy: {busy}"
 
 
 def _cost(plan: Plan) -> str:

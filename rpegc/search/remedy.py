@@ -16,21 +16,26 @@ def smallest_change(fits: Fits, machine: str, nodes: int, others: Iterable[str])
     enough = smallest_cluster(fits, machine, nodes)
     if enough is not None:
         return f"cluster.nodes: {enough}"
-    found = [(count, name) for name in others if (count := smallest_cluster(fits, name, 0)) is not None]
+    best, fewest = "", LARGEST_CLUSTER_TRIED + 1
+    for name in others:  # each machine only up to what would beat the best one so far
+        count = smallest_cluster(fits, name, 0, fewest - 1)
+        if count is not None:
+            best, fewest = name, count
     prefix = f"no number of {machine} nodes up to {LARGEST_CLUSTER_TRIED} fits; "
-    if found:
-        count, name = min(found)
-        return f"{prefix}cluster.hardware: {name}, cluster.nodes: {count}"
+    if best:
+        return f"{prefix}cluster.hardware: {best}, cluster.nodes: {fewest}"
     return prefix + "a smaller model or shorter responses"
 
 
-def smallest_cluster(fits: Fits, machine: str, too_few: int) -> int | None:
-    """Return the smallest count above `too_few` on which a plan fits: doubling, then bisection."""
+def smallest_cluster(fits: Fits, machine: str, too_few: int, largest: int = LARGEST_CLUSTER_TRIED) -> int | None:
+    """Return the smallest count above `too_few`, up to `largest`, on which a plan fits: doubling, then bisection."""
     low, high = too_few, max(1, 2 * too_few)
+    if high > largest:
+        return None
     while not fits(machine, high):
-        low, high = high, 2 * high
-        if high > LARGEST_CLUSTER_TRIED:
+        if high == largest:
             return None
+        low, high = high, min(2 * high, largest)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(machine, middle) else (middle, high)

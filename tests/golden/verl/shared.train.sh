@@ -3,9 +3,9 @@
 set -euo pipefail
 
 RPEGC_LAUNCH_DIR=${RPEGC_LAUNCH_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)}
-RPEGC_WORK_DIR=${RPEGC_WORK_DIR:-$PWD}
-RPEGC_RUN_DIR=${RPEGC_RUN_DIR:-$RPEGC_WORK_DIR/runs/qwen3-8b-grpo}
-export RPEGC_LAUNCH_DIR RPEGC_WORK_DIR RPEGC_RUN_DIR
+# shellcheck source=/dev/null
+source "$RPEGC_LAUNCH_DIR/folders.sh"
+refuse_compiled_folder
 # shellcheck source=/dev/null
 source "$RPEGC_LAUNCH_DIR/environment.sh"
 cd "$RPEGC_WORK_DIR"

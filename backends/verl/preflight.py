@@ -1,0 +1,115 @@
+"""What the emitted preflight compares a node, and the data, with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backends.site import Site
+from backends.verl.capabilities import ONE_STEP_OFF, VERSION
+from backends.verl.request import MISSING, Request
+from backends.verl.run import mode_of
+from rpegc.emit import one_line
+from rpegc.plan import Plan
+
+VERSIONS = {"verl": f"=={VERSION}", "vllm": ">=0.18", "ray": ">=2.41", "TransferQueue": ">=0.1.10"}
+"""verl/third_party/vllm/__init__.py and verl's own requirements."""
+
+KNOWN_SOURCES: dict[str, Any] = {
+    "names": [
+        "openai/gsm8k",
+        "lighteval/MATH",
+        "DigitalLearningGmbH/MATH-lighteval",
+        "HuggingFaceH4/MATH-500",
+        "math_dapo",
+        "math",
+        "math_dapo_reasoning",
+        "numina_aops_forum",
+        "numina_synthetic_math",
+        "numina_amc_aime",
+        "numina_synthetic_amc",
+        "numina_cn_k12",
+        "numina_olympiads",
+        "codecontests",
+        "apps",
+        "codeforces",
+        "taco",
+        "hiyouga/geometry3k",
+        "searchR1_nq",
+        "searchR1_triviaqa",
+        "searchR1_popqa",
+        "searchR1_hotpotqa",
+        "searchR1_2wikimultihopqa",
+        "searchR1_musique",
+        "searchR1_bamboogle",
+    ],
+    "start": "aime",
+}
+"""Values of `data_source` that verl's own verifier knows, and how others may start; it raises NotImplementedError for
+the rest (verl/utils/reward_score/__init__.py)."""
+
+OWN_DATASET, OWN_JUDGE = "data.custom_cls", "reward.reward_manager"
+"""Settings with which a user puts code in the place of what reads the answer, and of what reads `data_source`."""
+
+
+def preflight_facts(plan: Plan, site: Site, request: Request, lines: str, store_bytes: int) -> dict[str, Any]:
+    """Return the contents of `preflight.json`; `lines` are the overrides, `store_bytes` the size of Ray's store."""
+    versions, modules = dict(VERSIONS), ["tensordict"]
+    if request.lora_rank:
+        versions["peft"] = ">=0"
+    if mode_of(plan) == ONE_STEP_OFF:
+        modules.append("cupy")  # the NCCL checkpoint engine stages its buckets with it
+    function = request.get("reward.function")
+    path, _, name = str(function or "").rpartition(":")
+    return {
+        "missing": sorted({word for word in _words(lines) if word}),
+        "versions": versions,
+        "modules": modules,
+        "gpus_per_node": plan.devices.gpus_per_node,
+        "files": _input_files(request, path),
+        "data": _columns(request),
+        "reward": {"path": path, "name": name} if function else None,
+        "sources": KNOWN_SOURCES if _needs_known_sources(request) else None,
+        # Other variables may be better known to whoever set them before: a container hook, the user.
+        "environment": {"NCCL_NET": site.expected_network} if site.expected_network else {},
+        "object_store_bytes": store_bytes,
+    }
+
+
+def _words(lines: str) -> list[str]:
+    return [line.split(f"{MISSING}.", 1)[1].rstrip("'") for line in lines.splitlines() if f"{MISSING}." in line]
+
+
+def _input_files(request: Request, reward_path: str) -> list[dict[str, str]]:
+    files = [(f"data.{which}", request.get(f"data.{which}")) for which in ("train", "val")]
+    for role in request.get("models", {}):
+        for kind in ("weights", "tokenizer"):
+            path = request.get(f"models.{role}.{kind}")
+            # Anything else may be the name of a model on a hub.
+            files.append((f"models.{role}.{kind}", path if path and str(path).startswith(("/", "~", ".")) else None))
+    files.append(("reward.function", reward_path or None))
+    return [
+        {"what": what, "path": one_line(str(path), what)} for what, path in files if path and "://" not in str(path)
+    ]
+
+
+def _columns(request: Request) -> list[dict[str, Any]]:
+    # Each entry lists columns of which one must be there: data in verl's own form has no answer column.
+    columns = [[request.get("data.prompt_key", "prompt")]]
+    if not _overridden(request, OWN_DATASET):
+        answer = request.get("data.answer_key")
+        columns.append([*([answer] if answer is not None else []), "reward_model"])
+    if _needs_known_sources(request):
+        columns.append(["data_source"])
+    paths = [request.get(f"data.{which}") for which in ("train", "val")]
+    return [{"path": path, "columns": columns} for path in paths if path and "://" not in str(path)]
+
+
+def _needs_known_sources(request: Request) -> bool:
+    """Whether verl's own verifier judges, which goes by the column `data_source` of the data."""
+    own = request.get("reward") is not None and request.get("reward.function") is None
+    return own and not _overridden(request, OWN_DATASET) and not _overridden(request, OWN_JUDGE)
+
+
+def _overridden(request: Request, section: str) -> bool:
+    keys = (str(key).lstrip("+") for key in request.get("target_overrides", {}))
+    return any(f"{key}.".startswith(f"{section}.") for key in keys)

@@ -1,0 +1,1 @@
+"""Prices against measurements of other people: rows, refits without what is predicted, families with bars."""
