@@ -55,7 +55,7 @@ def compile_command(
     if as_json:
         sys.stdout.write(plan.to_json())
     else:
-        summary(plan, str(folder), console())
+        summary(plan, _visible(str(folder)), console())
     if plan.search.status == "interrupted":
         raise typer.Exit(130)
 
@@ -105,7 +105,7 @@ def inspect_command(
     if as_json:
         sys.stdout.write(plan.to_json())
     else:
-        render(plan, str(folder.parent if folder.name == "plan.json" else folder), console())
+        render(plan, _visible(str(folder.parent if folder.name == "plan.json" else folder)), console())
 
 
 @app.command("list")
@@ -165,12 +165,17 @@ def version_command() -> None:
     typer.echo(__version__)
 
 
+def _visible(text: str) -> str:
+    """Return a message with control characters and lone surrogates made visible: they may come from a user's file."""
+    return "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
 def main() -> None:
     """Run the command line; sort errors by what the reader can do, without a traceback for theirs."""
     try:
         app()
     except RpegcError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {_visible(str(error))}\n")
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

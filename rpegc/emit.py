@@ -6,15 +6,16 @@ prices and never decides.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rpegc.errors import InputError
-from rpegc.plan import Plan, read_plan
+from rpegc.plan import Plan
 from rpegc.target import Capabilities, Tie
 
 if TYPE_CHECKING:
@@ -86,28 +87,54 @@ class Backend(Protocol):
 
 
 FILE_LIST = "files.txt"
-"""Lists what rpegc wrote into a folder, so that nothing else is ever removed with it."""
+"""Lists what rpegc wrote into a folder (as `sha256sum` does), so that nothing else is ever removed with it."""
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise InputError if a folder exists that may hold anything but a plan of ours."""
-    if not (folder.exists() or folder.is_symlink()):
-        return
-    if not folder.is_dir() or folder.is_symlink():
-        raise InputError(f"{folder}: exists and is not a folder; name another with --output")
-    found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    if not found and not any(folder.iterdir()):
-        return
-    hint = "name another folder with --output, or move this one away"
+    """Raise InputError if a folder exists that may hold anything but a plan of ours, unchanged."""
     try:
-        read_plan(folder)
-        ours = set((folder / FILE_LIST).read_text(encoding="utf-8").splitlines())
-    except (InputError, OSError, UnicodeDecodeError):
-        raise InputError(f"{folder}: exists and holds no plan of rpegc; it is left alone", hint=hint) from None
-    foreign = [path for path in found if path not in ours]
-    if foreign:
-        listing = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
-        raise InputError(f"{folder}: holds files that rpegc did not write ({listing}); it is left alone", hint=hint)
+        if not (folder.exists() or folder.is_symlink()):
+            return
+        if not folder.is_dir() or folder.is_symlink():
+            raise InputError(f"{folder}: exists and is not a folder; name another with --output")
+        if not any(folder.iterdir()):
+            return
+        ours = _listed(folder)
+        foreign = sorted(set(_entries(folder)) - ours.keys())
+        changed = [path for path, digest in ours.items() if _digest_of(folder / path) not in (digest, None)]
+    except (OSError, UnicodeError, ValueError) as error:
+        raise InputError(f"{folder}: cannot be used as the output folder ({error})") from None
+    for paths, what in ((foreign, "holds files that rpegc did not write"), (changed, "holds files edited since")):
+        if paths:
+            listing = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+            raise InputError(f"{folder}: {what} ({listing}); it is left alone", hint=_ELSEWHERE)
+
+
+_ELSEWHERE = "name another folder with --output, or move this one away"
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """Return the digests by path that we left in a folder; InputError if it is none of ours."""
+    try:
+        lines = (folder / FILE_LIST).read_text(encoding="utf-8").splitlines()
+        listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
+        if "plan.json" not in listed or not (folder / "plan.json").is_file():
+            raise ValueError("no plan")
+    except (OSError, ValueError):
+        raise InputError(f"{folder}: exists and holds no plan of rpegc; it is left alone", hint=_ELSEWHERE) from None
+    return listed
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    """Yield every file, link and empty folder below a folder, but for the list itself."""
+    for path in folder.rglob("*"):
+        leaf = path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+        if leaf and path != folder / FILE_LIST:
+            yield path.relative_to(folder).as_posix()
+
+
+def _digest_of(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def replace_folder(files: Files, folder: Path) -> None:
@@ -116,19 +143,29 @@ def replace_folder(files: Files, folder: Path) -> None:
     Raises InputError if the folder holds something else, or cannot be written.
     """
     check_replaceable(folder)
-    names = sorted([*files, FILE_LIST])
-    listed = {**files, FILE_LIST: EmittedFile("".join(f"{name}\n" for name in names).encode())}
+    listing = "".join(f"{hashlib.sha256(files[name].content).hexdigest()}  {name}\n" for name in sorted(files))
+    listed = {**files, FILE_LIST: EmittedFile(listing.encode())}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
             fresh, old = Path(scratch) / "new", Path(scratch) / "old"
             fresh.mkdir(mode=0o755)
             write_files(listed, fresh)
-            if folder.exists():
-                folder.rename(old)
-            fresh.rename(folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+            _swap(fresh, folder, old)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: cannot be written ({error})") from None
+
+
+def _swap(fresh: Path, folder: Path, old: Path) -> None:
+    """Put a new folder in the place of an old one; whatever interrupts it, one of the two stands there."""
+    try:
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+    except BaseException:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        raise
 
 
 def write_files(files: Files, folder: Path) -> None:

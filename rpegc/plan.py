@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -282,15 +284,19 @@ def read_plan(path: Path) -> Plan:
     """
     file = path / "plan.json" if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; `rpegc compile` writes it") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a readable plan.json ({error})") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise InputError(f"{file}: `schema` must be {SCHEMA!r}, got {found!r}")
     return plan_from_document(document, str(file))
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is no number of a plan")
 
 
 def plan_from_document(document: dict[str, Any], where: str) -> Plan:
@@ -303,15 +309,56 @@ def plan_from_document(document: dict[str, Any], where: str) -> Plan:
         values["stages"] = [_with_layout(stage) for stage in values["stages"]]
         values["rewrites"] = [{"name": r["pass"], **{k: r[k] for k in r if k != "pass"}} for r in values["rewrites"]]
         plan: Plan = TypeAdapter(Plan).validate_python(values)
+        untouched = document.get("pipeline_sha256") == pipeline_sha256(plan.pipeline)
+        fault = next(_contradictions(plan, document), None)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{where}: field `{place}`: {first['msg']}") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # the file is untrusted: whatever it trips is the file's fault
         raise InputError(f"{where}: ill-formed plan ({type(error).__name__}: {error})") from None
-    if document.get("pipeline_sha256") != pipeline_sha256(plan.pipeline):
+    if not untouched:
         raise InputError(f"{where}: `pipeline_sha256` does not match `pipeline`; the file was edited by hand")
+    if fault:
+        raise InputError(f"{where}: {fault}; the file was edited by hand")
     return plan
+
+
+def _contradictions(plan: Plan, document: dict[str, Any]) -> Iterator[str]:
+    """Yield what no plan of ours says."""
+    meshes = {mesh.name for mesh in plan.meshes}
+    steps = plan.pipeline["training"]["total_steps"]
+    if not plan.period_s > 0 or not 0 <= plan.lower_bound_s <= plan.period_s or not 0 <= plan.gap <= 1:
+        yield f"period {plan.period_s}, bound {plan.lower_bound_s} and gap {plan.gap} contradict each other"
+    if not plan.stages or not meshes:
+        yield "it has no stages or no meshes"
+    if steps is not None and not isinstance(steps, int):
+        yield f"training.total_steps is {steps!r}"
+    if plan.devices.gpus < 1 or plan.devices.nodes < 1:
+        yield f"it has {plan.devices.nodes} nodes and {plan.devices.gpus} GPUs"
+    for stage in plan.stages:
+        if stage.mesh and stage.mesh not in meshes:
+            yield f"stage {stage.name!r} sits on {stage.mesh!r}, which is no mesh of the plan"
+        for name, value in asdict(stage.layout).items() if stage.layout else ():
+            if not isinstance(value, int | float | str):
+                yield f"stage {stage.name!r}: {name} is {value!r}"
+    if any(CONTROL_CHARACTERS.search(text) for text in _texts(document)):
+        yield "a text holds a control character"
+
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def _graph(data: dict[str, Any]) -> Graph:

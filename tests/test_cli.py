@@ -155,6 +155,78 @@ def test_where_nodes_do_not_help_another_machine_is_named(run: Run, tmp_path: Pa
     assert run("compile", elsewhere, "-o", "fits", "--space", "quick")[0] == 0
 
 
+def test_a_link_an_empty_folder_or_an_edited_script_is_never_removed(run: Run, tmp_path: Path) -> None:
+    path = edited(tmp_path, "nodes: 4", "nodes: 2")
+    assert run("compile", path, "-o", "here", "--space", "quick")[0] == 0
+    here = tmp_path / "here"
+    script = here / "launch" / "train.sh"
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text + "# mine\n", encoding="utf-8")
+    assert run("compile", path, "-o", "here", "--space", "quick")[0] == 2
+    script.write_text(text, encoding="utf-8")
+    for make in (lambda p: p.mkdir(), lambda p: p.symlink_to(tmp_path)):
+        mine = here / "mine"
+        make(mine)
+        code, _, err = run("compile", path, "-o", "here", "--space", "quick")
+        assert code == 2
+        assert "mine" in err
+        mine.unlink() if mine.is_symlink() else mine.rmdir()
+    assert run("compile", path, "-o", "here", "--space", "quick")[0] == 0
+
+
+def test_an_interrupt_between_the_renames_leaves_the_old_folder(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = edited(tmp_path, "nodes: 4", "nodes: 2")
+    assert run("compile", path, "-o", "here", "--space", "quick")[0] == 0
+    before = (tmp_path / "here" / "plan.json").read_bytes()
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    assert run("compile", path, "-o", "here", "--space", "quick")[0] == 130
+    assert (tmp_path / "here" / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["/", "n" * 300, "a\x1b[31mb"])
+def test_an_impossible_output_folder_is_wrong_input(run: Run, name: str) -> None:
+    code, _, err = run("compile", EXAMPLE, "-o", name, "--space", "quick")
+    assert code in (0, 2), err
+    assert "Traceback" not in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.update(period_s=-1.0),
+        lambda d: d.update(lower_bound_s=1e9),
+        lambda d: d.update(stages=[]),
+        lambda d: d.update(meshes=[]),
+        lambda d: d["stages"][0].update(mesh="nowhere"),
+        lambda d: d["stages"][0]["layout"].update(tp={}),
+        lambda d: d.update(name="a\x1b[31mb"),
+        lambda d: d.update(period_s=float("nan")),
+        lambda d: d["devices"].update(gpus=0),
+    ],
+)
+def test_a_tampered_plan_is_refused_without_a_traceback(
+    run: Run, compiled: Path, tmp_path: Path, damage: Callable[[dict[str, object]], None]
+) -> None:
+    document = json.loads((compiled / "plan.json").read_text(encoding="utf-8"))
+    damage(document)
+    (tmp_path / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    for arguments in (("inspect", tmp_path), ("inspect", tmp_path, "--json")):
+        code, _, err = run(*arguments)
+        assert code == 2, err
+        assert "Traceback" not in err
+        assert "\x1b" not in err
+
+
 BAD = [
     ("prompts_per_step:", "promts_per_step:", "prompts_per_step"),
     ("nodes: 4", "nodes: 0", "nodes"),

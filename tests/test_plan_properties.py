@@ -182,7 +182,7 @@ DOMAIN = {
     "offload_optimizer": (False,),
     "offload_activations": (False,),
 }
-FACTS = {"heads": 8, "layers": 3, "experts": 0, "sequences_per_update": 4, "max_sequence_tokens": 2048}
+FACTS = {"heads": 8, "layers": 3, "experts": 0, "sequences_per_pass": 4, "max_sequence_tokens": 2048}
 
 
 def test_enumeration_equals_brute_force() -> None:
@@ -214,3 +214,18 @@ def test_graph_of_a_plan_is_bound(plan: Plan) -> None:
     graph: Graph = plan.graph
     assert {stage.name for stage in graph.stages} == {stage.name for stage in plan.stages}
     assert all(plan.stage(stage.name).layout is not None for stage in graph.stages if stage.op.on_gpus)
+
+
+def test_a_wider_space_never_proves_a_bound_above_a_plan_of_a_narrower_one() -> None:
+    """Many updates a step: a forward pass batches the whole step, so its large token budgets must stay in the space."""
+    text = PIPELINE.replace("RESPONSE", "1000").replace("STALENESS", "0").replace("GAIN", "0.05")
+    text = text.replace("OBJECTIVE", "step_time").replace("minibatches_per_step: 1", "minibatches_per_step: 32")
+    text = text.replace("nodes: 8", "nodes: 1").replace("max: 16384", "max: 4096")
+    quick, default = (
+        compile_pipeline(pipeline_from_text(text), Options(space=space)) for space in ("quick", "default")
+    )
+    assert default.lower_bound_s <= quick.period_s
+    assert default.period_s <= quick.period_s / (1 - 0.01) + 0.001
+    large = text + "fix: {old_logprobs: {token_budget: 32768}, reference: {token_budget: 32768}}\n"
+    fixed = compile_pipeline(pipeline_from_text(large), Options(space="default"))
+    assert default.lower_bound_s <= fixed.period_s

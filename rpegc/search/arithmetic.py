@@ -58,9 +58,9 @@ SHARDED_DEGREES: tuple[Rule, ...] = (
     Rule(
         "a-sequence-for-every-replica",
         _SOURCE,
-        "an optimizer update of {sequences_per_update} sequences must give each of the data-parallel ranks of "
+        "a pass over {sequences_per_pass} sequences must give each of the data-parallel ranks of "
         "{gpus} GPUs (cp {cp}, ulysses {ulysses}, tp {tp}, pp {pp}) at least one",
-        lambda c: _bool(c["gpus"] // _ranks(c) <= c["sequences_per_update"]),
+        lambda c: _bool(c["gpus"] // _ranks(c) <= c["sequences_per_pass"]),
     ),
 )
 

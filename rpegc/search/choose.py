@@ -81,18 +81,26 @@ def choose(
     attempts: list[Attempt] = []
     exact: Attempt | None = None
     winner: Attempt | None = None
-    for variant, weight, floor in _tasks(variants, objective):
+    tasks = _tasks(variants, objective)
+    interrupted = False
+    for variant, weight, floor in tasks:
         cutoff_cost = _cutoff(variant, exact, winner, minimum_gain)
         cutoff_ms = None if cutoff_cost is None else -(-cutoff_cost // weight)
-        solution = _beyond(floor, cutoff_ms) or solve(variant.problem, limit, cutoff_ms)
+        try:
+            solution = _beyond(floor, cutoff_ms) or solve(variant.problem, limit, cutoff_ms)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
         attempt = Attempt(variant, weight, solution, cutoff_cost)
         attempts.append(attempt)
         if attempt.cost is not None:
             winner = _cheaper(attempt, winner)
             exact = _cheaper(attempt, exact) if variant.semantics == "exact" else exact
-        if solution.status is Status.INTERRUPTED:
-            return Outcome(winner, 0, tuple(attempts), interrupted=True)
-    return Outcome(winner, _bound(attempts, winner), tuple(attempts))
+        interrupted = solution.status is Status.INTERRUPTED
+        if interrupted:
+            break
+    untried = [weight * floor for _, weight, floor in tasks[len(attempts) :]]
+    return Outcome(winner, _bound(attempts, untried, winner), tuple(attempts), interrupted)
 
 
 def _tasks(variants: tuple[Variant, ...], objective: str) -> list[tuple[Variant, int, int]]:
@@ -135,7 +143,9 @@ def _cheaper(attempt: Attempt, other: Attempt | None) -> Attempt:
     return attempt if attempt.cost < other.cost else other
 
 
-def _bound(attempts: list[Attempt], winner: Attempt | None) -> int:
+def _bound(attempts: list[Attempt], untried: list[int], winner: Attempt | None) -> int:
+    """Return the cost that no acceptable plan goes below; what an interrupt left untried counts with its floor."""
     if winner is None or winner.cost is None:
         return 0
-    return min([winner.cost, *(attempt.bound_cost for attempt in attempts if attempt.bound_cost is not None)])
+    bounds = [attempt.bound_cost for attempt in attempts if attempt.bound_cost is not None]
+    return max(0, min([winner.cost, *bounds, *untried]))

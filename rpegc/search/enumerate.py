@@ -91,8 +91,11 @@ def _sharded(
 
 
 def _distinct_budget(columns: Columns, facts: Facts) -> BoolArray:
-    """Drop token budgets beyond the first that holds all tokens of a rank's update: they are the same schedule."""
-    most = np.ceil(facts["sequences_per_update"] / columns["dp"]) * facts["max_sequence_tokens"]
+    """Drop token budgets beyond the first that holds all that a rank batches at once: they are the same schedule.
+
+    A training stage batches the sequences of one update, a forward stage those of the step.
+    """
+    most = np.ceil(facts["sequences_per_pass"] / columns["dp"]) * facts["max_sequence_tokens"]
     listed = np.unique(columns["token_budget"])
     if not len(listed):
         return np.zeros(0, dtype=bool)

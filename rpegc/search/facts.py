@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.hardware import Machine
+from rpegc.ir.graph import Op
 
 
 def stage_facts(work: StageWork, context: WorkContext, machine: Machine) -> dict[str, int | float]:
@@ -26,6 +27,7 @@ def stage_facts(work: StageWork, context: WorkContext, machine: Machine) -> dict
         "samples_per_prompt": context.samples_per_prompt,
         "sequences_per_step": sequences,
         "sequences_per_update": sequences // context.minibatches,
+        "sequences_per_pass": sequences // context.minibatches if work.op is Op.TRAIN else sequences,
         "prompts_per_update": context.prompts // context.minibatches,
         "max_sequence_tokens": work.max_tokens,
         "max_prompt_tokens": int(context.prompt_tokens.max),

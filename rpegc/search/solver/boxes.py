@@ -27,7 +27,7 @@ class Box:
     """Rows of one cell and the least of each of their columns.
 
     `held` units stay on every GPU of the mesh while other stages run, `peak` while this stage runs itself; both
-    include `weights`, which sharing may save. `signatures` and `ties` (one array a tie group) are sorted and unique.
+    include `weights`, which sharing may save. `signatures` are sorted and unique; `ties` holds one set a tie group.
     """
 
     rows: IntArray
@@ -39,7 +39,8 @@ class Box:
     host: int
     order: int
     signatures: IntArray
-    ties: tuple[IntArray, ...]
+    signature_set: frozenset[int]
+    ties: tuple[frozenset[int], ...]
 
 
 Boxes = Mapping[CellKey, tuple[Box, ...]]
@@ -48,6 +49,7 @@ Boxes = Mapping[CellKey, tuple[Box, ...]]
 def box_of(cell: Cell, rows: IntArray) -> Box:
     """Return the box of some rows of a cell."""
     weights = int(cell.weights[rows].min())
+    signatures = np.unique(cell.signature[rows])
     return Box(
         rows=rows,
         milliseconds=int(cell.milliseconds[rows].min()),
@@ -57,8 +59,9 @@ def box_of(cell: Cell, rows: IntArray) -> Box:
         peak=weights + int((cell.resident[rows] + cell.working[rows]).min()),
         host=int(cell.host[rows].min()),
         order=int(cell.layout[rows].min()),
-        signatures=np.unique(cell.signature[rows]),
-        ties=tuple(np.unique(cell.ties[rows, group]) for group in range(cell.ties.shape[1])),
+        signatures=signatures,
+        signature_set=frozenset(signatures.tolist()),
+        ties=tuple(frozenset(cell.ties[rows, group].tolist()) for group in range(cell.ties.shape[1])),
     )
 
 

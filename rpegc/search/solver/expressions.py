@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import numpy as np
 from ortools.sat.python import cp_model
 
 from rpegc.search.solver.variables import Option
-from rpegc.target import IntArray
 
 Linear: TypeAlias = Any
 """A linear expression over variables. OR-tools declares it as a union whose members mypy cannot add up."""
@@ -24,8 +22,3 @@ def total(options: Iterable[Option], amount: Callable[[Option], int]) -> Linear:
 def within(options: list[Option], nodes: tuple[int, ...]) -> list[Option]:
     """Return the options on these tree nodes."""
     return [option for option in options if option.node in nodes]
-
-
-def in_common(a: IntArray, b: IntArray) -> bool:
-    """Whether two sorted arrays of unique values meet."""
-    return len(np.intersect1d(a, b, assume_unique=True)) > 0

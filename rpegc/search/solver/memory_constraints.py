@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from ortools.sat.python import cp_model
 
-from rpegc.search.solver.expressions import Linear, in_common, total, within
+from rpegc.search.solver.expressions import Linear, total, within
 from rpegc.search.solver.variables import Data, Literal, Option, Variables
 
 
@@ -51,8 +51,9 @@ def _shares(data: Data, v: Variables, earlier: str, later: str) -> Literal | Non
     matches: list[tuple[Option, list[Literal]]] = []
     for option in v.options[earlier]:
         place = (option.node, option.mesh_class)
+        mine = option.box.signature_set
         there = [other for other in v.options[later] if (other.node, other.mesh_class) == place]
-        matches.append((option, [o.chosen for o in there if in_common(option.box.signatures, o.box.signatures)]))
+        matches.append((option, [o.chosen for o in there if not mine.isdisjoint(o.box.signature_set)]))
     if not any(equal for _, equal in matches):
         return None
     share = v.model.new_bool_var(f"share[{earlier},{later}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from rpegc.search.solver.expressions import Linear, in_common
+from rpegc.search.solver.expressions import Linear
 from rpegc.search.solver.geometry import interchangeable, must_shrink, subtree
 from rpegc.search.solver.variables import Data, Literal, Variables
 
@@ -99,7 +99,7 @@ def ties_agree(data: Data, v: Variables) -> None:
             for first, second in ((a, b), (b, a)):
                 for option in v.options[first]:
                     keys = option.box.ties[index]
-                    agreeing = [o.chosen for o in v.options[second] if in_common(keys, o.box.ties[index])]
+                    agreeing = [o.chosen for o in v.options[second] if not keys.isdisjoint(o.box.ties[index])]
                     v.model.add_bool_or(*agreeing, ~option.chosen)
             for node in range(len(data.template.parents)) if group.same_mesh else ():
                 v.model.add(v.on.get((a, node), 0) == v.on.get((b, node), 0))
