@@ -97,6 +97,11 @@ class Setting:
         most = min(max(workers, default=1), int(self.machine.host_cores.value))
         return node_terms(max(stores, default=0.0), reward_workers=most)
 
+    def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
+        """Return, for every stage with a layout, the context columns that rules may read."""
+        gpu = [stage.name for stage in graph.stages if stage.op.on_gpus]
+        return {name: stage_facts(works[name], self.work, self.machine) for name in gpu}
+
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
         """The mesh classes of the space."""
@@ -110,15 +115,20 @@ def compile_to_folder(
     pipeline = load_pipeline(path)
     folder = folder or Path("out") / pipeline.name
     check_replaceable(folder)
-    plan = compile_pipeline(pipeline, options, progress)
+    setting = setting_of(pipeline, options)
+    plan = best_plan(setting, progress)
     progress("writing")
-    replace_folder(plan_files(plan, setting_of(pipeline, options)), folder)
+    replace_folder(plan_files(plan, setting), folder)
     return plan, folder
 
 
 def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = lambda _: None) -> Plan:
-    """Return the best plan of a pipeline. Raises InputError, MissingPiece or NothingFits."""
-    setting = setting_of(pipeline, options)
+    """Return the best plan of a pipeline. Raises InputError or NothingFits."""
+    return best_plan(setting_of(pipeline, options), progress)
+
+
+def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
+    """Return the best plan of a setting. Raises InputError or NothingFits."""
     progress("rewriting")
     graphs = structures(setting)
     try:
@@ -135,12 +145,7 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
     """Return every file of a compiled folder by relative path. Raises InputError for what the target would refuse."""
-    works = stage_works(plan.graph, setting.work)
-    facts = {
-        stage.name: stage_facts(works[stage.name], setting.work, setting.machine)
-        for stage in plan.graph.stages
-        if stage.op.on_gpus
-    }
+    facts = setting.facts(plan.graph, stage_works(plan.graph, setting.work))
     files = {
         "plan.json": EmittedFile(plan.to_json().encode()),
         "pipeline.rpeg": EmittedFile(print_graph(plan.graph).encode()),
@@ -235,7 +240,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     """Price every layout of one structure and build its integer problem."""
     machine, rules = setting.machine, setting.context.capabilities.rules
     works = stage_works(graph, setting.work)
-    facts = {s.name: stage_facts(works[s.name], setting.work, machine) for s in graph.stages if s.op.on_gpus}
+    facts = setting.facts(graph, works)
     tables = tabulate(graph, works, facts, rules, setting.meshes, machine, cache)
     for stage in graph.stages:
         if stage.op.on_gpus and not tables.cells[stage.name]:
@@ -293,9 +298,8 @@ def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWo
     whole = MeshClass(setting.nodes, setting.machine.gpus_per_node)
     for stage in variant.graph.stages:
         if stage.op.on_gpus and whole not in variant.tables.cells[stage.name]:
-            facts = stage_facts(works[stage.name], setting.work, setting.machine)
             rules = setting.context.capabilities.rules.get(stage.op.value, ())
-            return why_unused(stage, whole, facts, rules)
+            return why_unused(stage, whole, setting.facts(variant.graph, works)[stage.name], rules)
     return ""
 
 

@@ -212,10 +212,6 @@ class Plan:
                 return mesh
         raise KeyError(name)
 
-    def mesh_of(self, stage: str) -> Mesh:
-        """Return the mesh that a stage is bound to."""
-        return self.mesh(self.stage(stage).mesh)
-
     @property
     def total_steps(self) -> int | None:
         """RL steps that the pipeline asks for, if it says so."""

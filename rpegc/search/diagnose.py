@@ -80,22 +80,18 @@ def no_layout(
     Where all but capacity rules leave a layout, the machine is too small and nothing fits; else the input is wrong.
     """
     largest = meshes[-1]
-    counts: dict[str, int] = {}
-    legal_layouts(stage, largest, facts, rules, counts)
-    names = {rule.name: rule for rule in refusing_rules(stage, rules)}
-    refused = sorted(((count, name) for name, count in counts.items() if count), reverse=True)
-    values = _Shown(facts | _decided(stage, largest))
+    refused = _refused(stage, largest, facts, rules)
     lenient = tuple(rule for rule in rules if not rule.capacity)
     roomy = [legal_layouts(stage, mesh, facts, lenient) for mesh in meshes]
     fitting = [columns for columns in roomy if len(columns["tp"])]
     if fitting:
         # Domains ascend, so the last row of the largest mesh has the most memory to offer.
         most = _Shown(facts | {name: array[-1].item() for name, array in fitting[-1].items()})
-        tight = [names[name] for _, name in refused if names[name].capacity]
+        tight = [rule for _, rule in refused if rule.capacity]
         term = tight[0].message.format_map(most) if tight else _NO_ROOM.format_map(most)
         return NothingFits(f"stage `{stage.name}` fits no mesh up to {largest} GPUs", f"{stage.name}: {term}")
-    reason = names[refused[0][1]].message.format_map(values) if refused else "its domain is empty"
-    listing = ", ".join(f"{name} {count}" for count, name in refused)
+    reason = _reason(stage, largest, facts, refused) or "its domain is empty"
+    listing = ", ".join(f"{rule.name} {count}" for count, rule in refused)
     return InputError(
         f"stage `{stage.name}` has no legal layout on any mesh up to {largest} GPUs: {reason}",
         stage.position,
@@ -108,14 +104,24 @@ _NO_ROOM = "beside the weights there is no room for the KV cache of one longest 
 
 def why_unused(stage: Stage, mesh: MeshClass, facts: dict[str, int | float], rules: tuple[Rule, ...]) -> str:
     """Say which rule leaves a stage without a layout on a mesh."""
+    reason = _reason(stage, mesh, facts, _refused(stage, mesh, facts, rules))
+    return f"{stage.name} has no layout on {mesh} GPUs" + (f": {reason}" if reason else "")
+
+
+def _refused(
+    stage: Stage, mesh: MeshClass, facts: dict[str, int | float], rules: tuple[Rule, ...]
+) -> list[tuple[int, Rule]]:
+    """Return the rules that refuse layouts of a stage on a mesh with how many, the most first."""
     counts: dict[str, int] = {}
     legal_layouts(stage, mesh, facts, rules, counts)
     names = {rule.name: rule for rule in refusing_rules(stage, rules)}
-    most = max(((count, name) for name, count in counts.items()), default=(0, ""))[1]
-    if most not in names:
-        return f"{stage.name} has no layout on {mesh} GPUs"
-    message = names[most].message.format_map(_Shown(facts | _decided(stage, mesh)))
-    return f"{stage.name} has no layout on {mesh} GPUs: {message}"
+    ranked = sorted(((count, name) for name, count in counts.items() if count), reverse=True)
+    return [(count, names[name]) for count, name in ranked]
+
+
+def _reason(stage: Stage, mesh: MeshClass, facts: dict[str, int | float], refused: list[tuple[int, Rule]]) -> str:
+    """Return the message of the rule that refuses most, with the values that are known ("" if none refuses)."""
+    return refused[0][1].message.format_map(_Shown(facts | _decided(stage, mesh))) if refused else ""
 
 
 def _decided(stage: Stage, largest: MeshClass) -> dict[str, int | float]:

@@ -22,7 +22,7 @@ class Tables:
     """All prices of one variant.
 
     `cells[stage][mesh class]` is the table of a GPU stage; `functions[stage]` the named terms of a host stage.
-    `layouts` counts legal layouts before any pruning; `refused` counts, per stage, what each rule refused.
+    `layouts` counts legal layouts before any pruning.
     """
 
     meshes: tuple[MeshClass, ...]
