@@ -21,12 +21,14 @@ import numpy as np
 from rpegc.architecture import Architecture
 from rpegc.cost.collectives import collective_seconds
 from rpegc.cost.engines import STAGE_HOP_S, EngineConstants
+from rpegc.cost.kv_cache import cache_profile
 from rpegc.hardware import Machine
 from rpegc.target import FloatArray, IntArray
 
 _LATENCY_BYTES = 8192.0  # the message whose all-reduce time counts as latency
 _BULK_BYTES = 64.0 * 1024 * 1024
 ACTIVATION_BYTES = 2.0
+HEAD_BYTES = 2.0  # quantised checkpoints keep the vocabulary projection in BF16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class EngineShape:
     """How each row splits the model: arrays of one length; `group` GPUs share the experts (tp * engine_dp).
 
     `weight_bytes` and `kv_bytes` are bytes per element of matrices and of the KV cache; `gpus_per_node` those that the
-    mesh uses on a node.
+    mesh uses on a node. `fp8` says whether matrices multiply in FP8. `expert_bytes` and `expert_fp8` are the same of the
+    routed experts where these have a format of their own (4 bits, multiplied in BF16).
     """
 
     tp: IntArray
@@ -44,6 +47,8 @@ class EngineShape:
     weight_bytes: FloatArray
     kv_bytes: FloatArray
     gpus_per_node: int
+    expert_bytes: FloatArray | None = None
+    expert_fp8: FloatArray | None = None
 
     @property
     def group(self) -> IntArray:
@@ -84,6 +89,9 @@ class DecodeModel:
     expert_read_s: FloatArray
     expert_compute_s: FloatArray
     kv_token_s: FloatArray
+    window_token_s: FloatArray
+    window_tokens: FloatArray
+    state_s: FloatArray
     reduce_step_s: FloatArray
     reduce_sequence_s: FloatArray
     step_s: FloatArray
@@ -108,7 +116,12 @@ class DecodeModel:
         return StepTerms(
             _quadratic(np.square(self.dense_read_s), np.square(self.dense_compute_s * batch)),
             self._experts(batch) if self.experts else np.zeros_like(batch),
-            self.kv_token_s * batch * context,
+            batch
+            * (
+                self.kv_token_s * context
+                + self.window_token_s * np.minimum(context, self.window_tokens)
+                + self.state_s
+            ),
             self.reduce_step_s + self.reduce_sequence_s * batch,
             self.step_s + self.sequence_s * active,
         )
@@ -133,25 +146,33 @@ def decode_model(
 ) -> DecodeModel:
     """Return the coefficients of decoding for all rows."""
     gpu = machine.accelerator
-    peak = np.where(shape.fp8 > 0, gpu.peak_fp8.value, gpu.peak_bf16.value)
-    gemm = peak * np.where(shape.fp8 > 0, engine.gemm_fp8.value, engine.gemm_bf16.value)
+    gemm, expert_gemm = _gemm_rates(machine, engine, shape)
+    expert_bytes = shape.weight_bytes if shape.expert_bytes is None else shape.expert_bytes
+    cache = cache_profile(architecture)
     weight_rate = gpu.hbm_bandwidth.value * gpu.eff_weights.value
     matrices, expert = matrix_parameters(architecture), float(architecture.expert_parameters)
+    head = float(architecture.embedding_parameters)
     visits = float(architecture.experts_per_token)
     moe_layers = architecture.moe_layers if architecture.experts else 0
-    kv_share = np.minimum(shape.tp, architecture.kv_heads)
+    kv_share = np.minimum(shape.tp, cache.shards)
     kv_rate = gpu.hbm_bandwidth.value * gpu.eff_kv.value
     reduce_step, reduce_sequence = _all_reduce(architecture, machine, engine, shape)
     hops = np.where(shape.pp > 1, STAGE_HOP_S.value * shape.pp, 0.0)
     step = engine.step_s.value + engine.layer_s.value * architecture.layers + engine.moe_layer_s.value * moe_layers
+    step += engine.latent_layer_s.value * cache.latent_layers
     column = {
         "stages": shape.pp.astype(np.float64),
         "expert_streams": shape.engine_dp.astype(np.float64),
-        "dense_read_s": matrices * shape.weight_bytes / shape.tp / weight_rate,
+        "dense_read_s": (matrices * shape.weight_bytes + head * (HEAD_BYTES - shape.weight_bytes))
+        / shape.tp
+        / weight_rate,
         "dense_compute_s": 2.0 * matrices / shape.tp / gemm,
-        "expert_read_s": moe_layers * expert * shape.weight_bytes / shape.group / weight_rate,
-        "expert_compute_s": 2.0 * moe_layers * visits * expert / shape.group / (gemm * engine.expert_share.value),
-        "kv_token_s": architecture.kv_elements_per_token * shape.kv_bytes / kv_share / kv_rate,
+        "expert_read_s": moe_layers * expert * expert_bytes / shape.group / weight_rate,
+        "expert_compute_s": 2.0 * moe_layers * visits * expert / shape.group / (expert_gemm * engine.expert_share.value),
+        "kv_token_s": cache.whole * shape.kv_bytes / kv_share / kv_rate,
+        "window_token_s": cache.windowed * shape.kv_bytes / kv_share / kv_rate,
+        "window_tokens": np.full(len(shape.tp), cache.window),
+        "state_s": 2.0 * cache.state_bytes / shape.tp / kv_rate,
         "reduce_step_s": reduce_step,
         "reduce_sequence_s": reduce_sequence,
         "step_s": step + hops,
@@ -165,6 +186,14 @@ def decode_model(
     )
 
 
+def _gemm_rates(machine: Machine, engine: EngineConstants, shape: EngineShape) -> tuple[FloatArray, FloatArray]:
+    """Return the rates (FLOP/s) of dense matrices and of experts with many tokens, before `expert_share`."""
+    gpu = machine.accelerator
+    fast, slow = gpu.peak_fp8.value * engine.gemm_fp8.value, gpu.peak_bf16.value * engine.gemm_bf16.value
+    dense = np.where(shape.fp8 > 0, fast, slow)
+    return dense, dense if shape.expert_fp8 is None else np.where(shape.expert_fp8 > 0, fast, slow)
+
+
 def matrix_parameters(architecture: Architecture) -> float:
     """Return the weights outside the routed experts that every decode step reads: all but an untied embedding."""
     unread = 0 if architecture.tied_embeddings else architecture.embedding_parameters
@@ -176,8 +205,8 @@ def prefill_seconds(
     machine: Machine,
     engine: EngineConstants,
     shape: EngineShape,
-    tokens: float,
-    squared_tokens: float,
+    tokens: float | FloatArray,
+    squared_tokens: float | FloatArray,
     batch_tokens: FloatArray,
 ) -> FloatArray:
     """Return the seconds per row to read one prompt of `tokens` tokens (mean; `squared_tokens` = mean square).
@@ -186,17 +215,20 @@ def prefill_seconds(
     causal attention (2 heads head_dim tokens^2 a layer) and all-reduce bytes. Source: see `rpegc.cost.engines`.
     """
     gpu = machine.accelerator
-    peak = np.where(shape.fp8 > 0, gpu.peak_fp8.value, gpu.peak_bf16.value)
-    gemm = peak * np.where(shape.fp8 > 0, engine.gemm_fp8.value, engine.gemm_bf16.value)
+    gemm, expert_gemm = _gemm_rates(machine, engine, shape)
+    cache = cache_profile(architecture)
     dense = 2.0 * matrix_parameters(architecture) * tokens / shape.tp / gemm
-    attention_flops = 2.0 * architecture.layers * architecture.heads * architecture.head_dim * squared_tokens
+    near = 2.0 * cache.window * tokens if cache.window else 0.0
+    attention_flops = 2.0 * (
+        cache.score_width * squared_tokens + cache.windowed_score_width * np.minimum(squared_tokens, near)
+    )
     attention = attention_flops / shape.tp / (engine.attention_share.value * gpu.peak_bf16.value)
     total = dense + attention
     if architecture.experts:
         visits = architecture.experts_per_token
         per_expert = np.maximum(batch_tokens * visits / architecture.experts, 1.0)
         flops = 2.0 * architecture.moe_layers * visits * architecture.expert_parameters * tokens / shape.tp
-        total = total + flops / (gemm * engine.expert_share.value) * (
+        total = total + flops / (expert_gemm * engine.expert_share.value) * (
             1.0 + engine.expert_half_tokens.value / per_expert
         )
     return np.asarray(total + tokens * _all_reduce(architecture, machine, engine, shape)[1])

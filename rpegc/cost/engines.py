@@ -42,6 +42,7 @@ class EngineConstants:
     step_s: Figure
     layer_s: Figure
     moe_layer_s: Figure
+    latent_layer_s: Figure
     sequence_s: Figure
     allreduce_factor: Figure
     prefill_interference: Figure
@@ -65,6 +66,7 @@ def _engine(
         step_s=_fitted(step_ms * MILLISECOND),
         layer_s=_fitted(layer_us * MICROSECOND),
         moe_layer_s=_fitted(moe_us * MICROSECOND),
+        latent_layer_s=_fitted(15.0 * MICROSECOND),
         sequence_s=_fitted(sequence_us * MICROSECOND),
         allreduce_factor=_fitted(allreduce),
         prefill_interference=_fitted(interference),
