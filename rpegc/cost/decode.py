@@ -2,14 +2,16 @@
 
 A decode step extends every running sequence of an engine by one token:
 
-    dense    = ((weights / (e_w BW))^4 + (FLOPs / (e_c peak))^4)^(1/4)
+    dense    = smooth maximum of weights / (e_w BW) and FLOPs / (e_c peak)
     experts  = ((touched experts' weights / (e_w BW))^2 + (FLOPs / (e_c e_e m / (m + m_half) peak))^2)^(1/2)
-    kv       = sequences * context * kv_bytes / (min(tp, kv_heads) e_kv BW)
+    kv       = sequences * (context * kv_bytes / shards + state) / (e_kv BW)
     tensor   = all-reduces of the hidden states: two a layer
-    overhead = per step, per layer, per MoE layer, per sequence
+    kernels  = gaps per step, per layer, per MoE and latent layer; element-wise traffic per sequence
+    overhead = kernels, and what the scheduler on the host (per step and per sequence) takes longer than the GPU
 
-Touched experts = E (1 - (1 - k / E)^b), tokens per touched expert m = b k / touched. Form and constants: see the
-sources in `rpegc.cost.engines`.
+The smooth maximum of a and b is (a^6 + b^6)^(1/6): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)): routers
+prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert m = b k / touched.
+Form and constants: see the sources in `rpegc.cost.engines`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import numpy as np
 
 from rpegc.architecture import Architecture
 from rpegc.cost.collectives import collective_seconds
-from rpegc.cost.engines import STAGE_HOP_S, EngineConstants
+from rpegc.cost.constants import FP8_CAST_BYTES
+from rpegc.cost.engines import ROUTING_EXPONENT, STAGE_HOP_S, EngineConstants
 from rpegc.cost.kv_cache import cache_profile
 from rpegc.hardware import Machine
 from rpegc.target import FloatArray, IntArray
@@ -95,6 +98,8 @@ class DecodeModel:
     reduce_step_s: FloatArray
     reduce_sequence_s: FloatArray
     step_s: FloatArray
+    elementwise_s: FloatArray
+    host_s: FloatArray
     sequence_s: FloatArray
 
     def rows(self, start: int, stop: int) -> DecodeModel:
@@ -113,32 +118,33 @@ class DecodeModel:
         active / pp sequences takes through all layers.
         """
         batch = np.maximum(active / self.stages, np.minimum(active, 1.0))
-        return StepTerms(
-            _quadratic(np.square(self.dense_read_s), np.square(self.dense_compute_s * batch)),
-            self._experts(batch) if self.experts else np.zeros_like(batch),
-            batch
-            * (
-                self.kv_token_s * context
-                + self.window_token_s * np.minimum(context, self.window_tokens)
-                + self.state_s
-            ),
-            self.reduce_step_s + self.reduce_sequence_s * batch,
-            self.step_s + self.sequence_s * active,
+        weights = _larger(self.dense_read_s, self.dense_compute_s * batch)
+        experts = self._experts(batch) if self.experts else np.zeros_like(batch)
+        cache = batch * (
+            self.kv_token_s * context + self.window_token_s * np.minimum(context, self.window_tokens) + self.state_s
         )
+        reduces = self.reduce_step_s + self.reduce_sequence_s * batch
+        kernels = self.step_s + self.elementwise_s * batch
+        gpu = weights + experts + cache + reduces + kernels
+        host = self.host_s + self.sequence_s * active
+        overhead = kernels + _larger(gpu, host) - gpu
+        return StepTerms(weights, experts, cache, reduces, overhead)
 
     def _experts(self, batch: FloatArray) -> FloatArray:
         """All engines of a replica step together and share the experts (`expert_streams` of them)."""
         tokens = np.maximum(batch * self.expert_streams, 1.0)
         stay_away = np.log1p(-min(self.visits / self.experts, 1.0 - 1e-12))
-        touched = self.experts * -np.expm1(tokens * stay_away)
+        touched = self.experts * -np.expm1(tokens**ROUTING_EXPONENT.value * stay_away)
         per_expert = tokens * self.visits / touched
         compute = self.expert_compute_s * tokens * (1.0 + self.half_tokens / per_expert)
         read = self.expert_read_s * touched
         return np.asarray(np.sqrt(np.square(read) + np.square(compute)))
 
 
-def _quadratic(first_squared: FloatArray, second_squared: FloatArray) -> FloatArray:
-    return np.asarray(np.sqrt(np.sqrt(np.square(first_squared) + np.square(second_squared))))
+def _larger(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return a smooth maximum of two times that overlap: (a^6 + b^6)^(1/6)."""
+    total = np.power(first * first, 3) + np.power(second * second, 3)
+    return np.asarray(np.power(total, 1.0 / 6.0))
 
 
 def decode_model(
@@ -176,6 +182,8 @@ def decode_model(
         "reduce_step_s": reduce_step,
         "reduce_sequence_s": reduce_sequence,
         "step_s": step + hops,
+        "elementwise_s": elementwise_bytes(architecture, shape) / gpu.hbm_achieved.value,
+        "host_s": np.full(len(shape.tp), engine.host_s.value),
         "sequence_s": np.full(len(shape.tp), engine.sequence_s.value),
     }
     return DecodeModel(
@@ -184,6 +192,21 @@ def decode_model(
         engine.expert_half_tokens.value,
         **{name: np.asarray(value, dtype=np.float64)[:, None] for name, value in column.items()},
     )
+
+
+def elementwise_bytes(architecture: Architecture, shape: EngineShape) -> FloatArray:
+    """Return the bytes that element-wise kernels move per token in all layers: norms, rotary, activation, FP8 casts.
+
+    Per layer 2 (10 H + 2 (h + kv) d / tp + 3 I / tp), and 1.53 (6 H + 3 (I + h d) / tp) where inputs are cast to FP8:
+    the counts of `rpegc.cost.layer`.
+    """
+    a = architecture
+    heads = (a.heads + a.kv_heads) * a.head_dim
+    moe = a.moe_layers * (a.experts_per_token * a.expert_intermediate + a.shared_intermediate)
+    width = (a.dense_layers * a.intermediate + moe) / a.layers
+    plain = 2.0 * (10.0 * a.hidden + (2.0 * heads + 3.0 * width) / shape.tp)
+    casts = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * (width + a.heads * a.head_dim) / shape.tp)
+    return np.asarray(a.layers * (plain + shape.fp8 * casts))
 
 
 def _gemm_rates(machine: Machine, engine: EngineConstants, shape: EngineShape) -> tuple[FloatArray, FloatArray]:
@@ -231,6 +254,7 @@ def prefill_seconds(
         total = total + flops / (expert_gemm * engine.expert_share.value) * (
             1.0 + engine.expert_half_tokens.value / per_expert
         )
+    total = total + tokens * elementwise_bytes(architecture, shape) / machine.accelerator.hbm_achieved.value
     return np.asarray(total + tokens * _all_reduce(architecture, machine, engine, shape)[1])
 
 

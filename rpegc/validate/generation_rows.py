@@ -234,13 +234,14 @@ def offline_seconds(case: GenerationCase, job: Job, hardware: Machine, engine: E
     return decoding + engine.prefill_interference.value * job.requests * float(prefill[0])
 
 
-DEVIATION = 0.2
+DEVIATION = 0.1
 
 _SERVING_OWN: Mapping[str, tuple[float, float]] = {
-    "step_s": (1.0e-3, 0.4),
-    "layer_s": (25e-6, 0.4),
-    "moe_layer_s": (35e-6, 0.5),
-    "sequence_s": (15e-6, 0.5),
+    "step_s": (0.3e-3, 0.5),
+    "layer_s": (25e-6, 0.2),
+    "moe_layer_s": (30e-6, 0.3),
+    "host_s": (1.0e-3, 0.5),
+    "sequence_s": (50e-6, 0.5),
     "allreduce_factor": (1.0, 0.3),
     "prefill_interference": (1.0, 0.3),
 }
@@ -253,13 +254,14 @@ _SERVING_COMMON: Mapping[str, tuple[float, float]] = {
 }
 _GPU: Mapping[str, tuple[float, float]] = {"eff_weights": (0.85, 0.06), "eff_kv": (0.80, 0.10)}
 _OFFLINE: Mapping[str, tuple[float, float]] = {
-    "step_s": (1.0e-3, 0.4),
-    "layer_s": (40e-6, 0.5),
-    "moe_layer_s": (35e-6, 0.5),
-    "sequence_s": (3e-6, 0.5),
-    "allreduce_factor": (3.0, 0.7),
+    "step_s": (0.3e-3, 0.5),
+    "layer_s": (25e-6, 0.4),
+    "moe_layer_s": (30e-6, 0.3),
+    "host_s": (1.0e-3, 0.5),
+    "sequence_s": (10e-6, 0.7),
+    "allreduce_factor": (2.0, 0.7),
     "prefill_interference": (1.0, 0.05),
-    "gemm_bf16": (0.70, 0.1),
+    "gemm_bf16": (0.75, 0.1),
     "gemm_fp8": (0.60, 0.15),
     "expert_share": (0.6, 0.4),
     "expert_half_tokens": (12.0, 0.5),
@@ -297,7 +299,8 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
     for engine in sorted(set(engines.tolist())):
         for name in own if not offline else ():
             key = f"{engine} {name}"
-            constants.append(Constant(key, 1.0, 1.0, DEVIATION))
+            first = 0.55 if (engine, name) == ("sglang", "prefill_interference") else 1.0
+            constants.append(Constant(key, first, first, DEVIATION))
             affects[key] = (engines == engine) & concerned(name)
     for name, (prior, spread) in common.items():
         constants.append(Constant(f"all {name}", getattr(ENGINES["vllm"], name).value, prior, spread))
