@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, LatentAttention, ScoreMixer
 from rpegc.cost.collectives import collective_seconds
 from rpegc.cost.constants import FP8_CAST_BYTES
 from rpegc.cost.engines import ROUTING_EXPONENT, STAGE_HOP_S, EngineConstants
-from rpegc.cost.kv_cache import cache_profile
 from rpegc.hardware import Machine
 from rpegc.target import FloatArray, IntArray
 
@@ -79,6 +78,7 @@ class StepTerms:
 class DecodeModel:
     """Coefficients per row, shape (rows, 1): read times in seconds, rates in seconds per sequence or token.
 
+    `kv_token_s` is that of the layers that see every token, `kv_windows` of the others, `state_s` per sequence.
     `experts` of the model, `visits` of one token, all in one pipeline. `stages` = pp micro-batches in flight.
     """
 
@@ -92,8 +92,7 @@ class DecodeModel:
     expert_read_s: FloatArray
     expert_compute_s: FloatArray
     kv_token_s: FloatArray
-    window_token_s: FloatArray
-    window_tokens: FloatArray
+    kv_windows: tuple[tuple[ScoreMixer, FloatArray], ...]
     state_s: FloatArray
     reduce_step_s: FloatArray
     reduce_sequence_s: FloatArray
@@ -107,9 +106,10 @@ class DecodeModel:
         arrays = {
             name: getattr(self, name)[start:stop]
             for name in self.__slots__
-            if name not in ("experts", "visits", "half_tokens")
+            if name not in ("experts", "visits", "half_tokens", "kv_windows")
         }
-        return DecodeModel(self.experts, self.visits, self.half_tokens, **arrays)
+        windows = tuple((mixer, seconds[start:stop]) for mixer, seconds in self.kv_windows)
+        return DecodeModel(self.experts, self.visits, self.half_tokens, kv_windows=windows, **arrays)
 
     def step(self, active: FloatArray, context: FloatArray) -> StepTerms:
         """Return the seconds of a step with `active` sequences of `context` tokens each, shape (rows, points).
@@ -120,15 +120,20 @@ class DecodeModel:
         batch = np.maximum(active / self.stages, np.minimum(active, 1.0))
         weights = _larger(self.dense_read_s, self.dense_compute_s * batch)
         experts = self._experts(batch) if self.experts else np.zeros_like(batch)
-        cache = batch * (
-            self.kv_token_s * context + self.window_token_s * np.minimum(context, self.window_tokens) + self.state_s
-        )
+        cache = self._cache(batch, context)
         reduces = self.reduce_step_s + self.reduce_sequence_s * batch
         kernels = self.step_s + self.elementwise_s * batch
-        gpu = weights + experts + cache + reduces + kernels
-        host = self.host_s + self.sequence_s * active
-        overhead = kernels + _larger(gpu, host) - gpu
-        return StepTerms(weights, experts, cache, reduces, overhead)
+        others = weights + experts + cache + reduces
+        whole = _larger(others + kernels, self.host_s + self.sequence_s * active)
+        return StepTerms(weights, experts, cache, reduces, whole - others)
+
+    def _cache(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        """Reading keys and values of all sequences, and the states of recurrent layers."""
+        seconds = self.kv_token_s * batch * context
+        for mixer, token_s in self.kv_windows:
+            reach = (mixer.reach + 1) / 2 if mixer.chunked else float(mixer.reach)
+            seconds = seconds + token_s * batch * np.minimum(context, reach)
+        return seconds + self.state_s * batch
 
     def _experts(self, batch: FloatArray) -> FloatArray:
         """All engines of a replica step together and share the experts (`expert_streams` of them)."""
@@ -143,8 +148,8 @@ class DecodeModel:
 
 def _larger(first: FloatArray, second: FloatArray) -> FloatArray:
     """Return a smooth maximum of two times that overlap: (a^6 + b^6)^(1/6)."""
-    total = np.power(first * first, 3) + np.power(second * second, 3)
-    return np.asarray(np.power(total, 1.0 / 6.0))
+    a, b = first * first, second * second
+    return np.asarray(np.cbrt(np.sqrt(a * a * a + b * b * b)))
 
 
 def decode_model(
@@ -154,31 +159,29 @@ def decode_model(
     gpu = machine.accelerator
     gemm, expert_gemm = _gemm_rates(machine, engine, shape)
     expert_bytes = shape.weight_bytes if shape.expert_bytes is None else shape.expert_bytes
-    cache = cache_profile(architecture)
     weight_rate = gpu.hbm_bandwidth.value * gpu.eff_weights.value
     matrices, expert = matrix_parameters(architecture), float(architecture.expert_parameters)
     head = float(architecture.embedding_parameters)
+    dense_bytes = matrices * shape.weight_bytes + head * (HEAD_BYTES - shape.weight_bytes)
     visits = float(architecture.experts_per_token)
     moe_layers = architecture.moe_layers if architecture.experts else 0
-    kv_share = np.minimum(shape.tp, cache.shards)
     kv_rate = gpu.hbm_bandwidth.value * gpu.eff_kv.value
+    token_s = {mixer: _kv_token_seconds(mixer, machine, engine, shape) for mixer in architecture.score_mixers}
     reduce_step, reduce_sequence = _all_reduce(architecture, machine, engine, shape)
     hops = np.where(shape.pp > 1, STAGE_HOP_S.value * shape.pp, 0.0)
-    step = engine.step_s.value + engine.layer_s.value * architecture.layers + engine.moe_layer_s.value * moe_layers
-    step += engine.latent_layer_s.value * cache.latent_layers
+    step = (
+        engine.step_s.value + engine.layer_s.value * whole_layers(architecture) + engine.moe_layer_s.value * moe_layers
+    )
+    step += engine.latent_layer_s.value * latent_layers(architecture)
     column = {
         "stages": shape.pp.astype(np.float64),
         "expert_streams": shape.engine_dp.astype(np.float64),
-        "dense_read_s": (matrices * shape.weight_bytes + head * (HEAD_BYTES - shape.weight_bytes))
-        / shape.tp
-        / weight_rate,
+        "dense_read_s": dense_bytes / shape.tp / weight_rate,
         "dense_compute_s": 2.0 * matrices / shape.tp / gemm,
         "expert_read_s": moe_layers * expert * expert_bytes / shape.group / weight_rate,
         "expert_compute_s": 2.0 * moe_layers * visits * expert / shape.group / (expert_gemm * engine.expert_share.value),
-        "kv_token_s": cache.whole * shape.kv_bytes / kv_share / kv_rate,
-        "window_token_s": cache.windowed * shape.kv_bytes / kv_share / kv_rate,
-        "window_tokens": np.full(len(shape.tp), cache.window),
-        "state_s": 2.0 * cache.state_bytes / shape.tp / kv_rate,
+        "kv_token_s": sum((s for mixer, s in token_s.items() if not mixer.reach), start=np.zeros(len(shape.tp))),
+        "state_s": 2.0 * architecture.state_bytes / shape.tp / kv_rate,
         "reduce_step_s": reduce_step,
         "reduce_sequence_s": reduce_sequence,
         "step_s": step + hops,
@@ -190,23 +193,54 @@ def decode_model(
         architecture.experts if moe_layers else 0,
         architecture.experts_per_token,
         engine.expert_half_tokens.value,
+        kv_windows=tuple((mixer, seconds[:, None]) for mixer, seconds in token_s.items() if mixer.reach),
         **{name: np.asarray(value, dtype=np.float64)[:, None] for name, value in column.items()},
     )
+
+
+def _kv_token_seconds(mixer: ScoreMixer, machine: Machine, engine: EngineConstants, shape: EngineShape) -> FloatArray:
+    """Return seconds per sequence and cached token in which a kind of layer reads its cache.
+
+    Latent attention scores the latent with all heads (4 h w FLOP a token, w = `absorbed_width`), which can take longer
+    than reading it: then that counts. Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.2.
+    """
+    gpu = machine.accelerator
+    kv_rate = gpu.hbm_bandwidth.value * gpu.eff_kv.value
+    read = mixer.layers * mixer.cache_elements * shape.kv_bytes / np.minimum(shape.tp, mixer.cache_heads) / kv_rate
+    if not isinstance(mixer, LatentAttention):
+        return np.asarray(read)
+    flops = 4.0 * mixer.layers * mixer.heads * mixer.absorbed_width / shape.tp
+    return np.maximum(read, flops / (engine.attention_share.value * gpu.peak_bf16.value))
 
 
 def elementwise_bytes(architecture: Architecture, shape: EngineShape) -> FloatArray:
     """Return the bytes that element-wise kernels move per token in all layers: norms, rotary, activation, FP8 casts.
 
-    Per layer 2 (10 H + 2 (h + kv) d / tp + 3 I / tp), and 1.53 (6 H + 3 (I + h d) / tp) where inputs are cast to FP8:
-    the counts of `rpegc.cost.layer`.
+    Per layer 2 (5 norms H + (c + 3 I) / tp), c channels of its mixer, and 1.53 (6 H + 3 (I + w) / tp) where inputs are
+    cast to FP8, w the width of what the mixer hands on: the counts of `rpegc.cost.layer`.
     """
     a = architecture
-    heads = (a.heads + a.kv_heads) * a.head_dim
     moe = a.moe_layers * (a.experts_per_token * a.expert_intermediate + a.shared_intermediate)
-    width = (a.dense_layers * a.intermediate + moe) / a.layers
-    plain = 2.0 * (10.0 * a.hidden + (2.0 * heads + 3.0 * width) / shape.tp)
-    casts = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * (width + a.heads * a.head_dim) / shape.tp)
-    return np.asarray(a.layers * (plain + shape.fp8 * casts))
+    width = 3.0 * (a.dense_layers * a.intermediate + moe)
+    channels = sum(mixer.layers * mixer.channels for mixer in a.mixers)
+    inner = sum(mixer.layers * mixer.matrices(a.hidden)[-1].depth for mixer in a.mixers)
+    plain = 2.0 * (5.0 * a.layer_norms * a.layers * a.hidden + (channels + width) / shape.tp)
+    casts = FP8_CAST_BYTES.value * (6.0 * a.layers * a.hidden + (width + 3.0 * inner) / shape.tp)
+    return np.asarray(plain + shape.fp8 * casts)
+
+
+def latent_layers(architecture: Architecture) -> int:
+    """Return the layers of multi-head latent attention."""
+    return sum(mixer.layers for mixer in architecture.mixers if isinstance(mixer, LatentAttention))
+
+
+def _score_flops(
+    architecture: Architecture, tokens: float | FloatArray, squared_tokens: float | FloatArray
+) -> float | FloatArray:
+    if np.ndim(tokens) == 0:
+        return architecture.prefill_score_flops(float(tokens), float(squared_tokens))
+    pairs = zip(np.asarray(tokens).tolist(), np.asarray(squared_tokens).tolist(), strict=True)
+    return np.array([architecture.prefill_score_flops(mean, squared) for mean, squared in pairs])
 
 
 def _gemm_rates(machine: Machine, engine: EngineConstants, shape: EngineShape) -> tuple[FloatArray, FloatArray]:
@@ -215,6 +249,12 @@ def _gemm_rates(machine: Machine, engine: EngineConstants, shape: EngineShape) -
     fast, slow = gpu.peak_fp8.value * engine.gemm_fp8.value, gpu.peak_bf16.value * engine.gemm_bf16.value
     dense = np.where(shape.fp8 > 0, fast, slow)
     return dense, dense if shape.expert_fp8 is None else np.where(shape.expert_fp8 > 0, fast, slow)
+
+
+def whole_layers(architecture: Architecture) -> float:
+    """Return the layers by their blocks: two of a mixer alone or an MLP alone count as one."""
+    blocks = architecture.mixer_layers + architecture.layers - architecture.bare_layers
+    return blocks / 2
 
 
 def matrix_parameters(architecture: Architecture) -> float:
@@ -239,12 +279,8 @@ def prefill_seconds(
     """
     gpu = machine.accelerator
     gemm, expert_gemm = _gemm_rates(machine, engine, shape)
-    cache = cache_profile(architecture)
     dense = 2.0 * matrix_parameters(architecture) * tokens / shape.tp / gemm
-    near = 2.0 * cache.window * tokens if cache.window else 0.0
-    attention_flops = 2.0 * (
-        cache.score_width * squared_tokens + cache.windowed_score_width * np.minimum(squared_tokens, near)
-    )
+    attention_flops = _score_flops(architecture, tokens, squared_tokens)
     attention = attention_flops / shape.tp / (engine.attention_share.value * gpu.peak_bf16.value)
     total = dense + attention
     if architecture.experts:
@@ -254,7 +290,7 @@ def prefill_seconds(
         total = total + flops / (expert_gemm * engine.expert_share.value) * (
             1.0 + engine.expert_half_tokens.value / per_expert
         )
-    total = total + tokens * elementwise_bytes(architecture, shape) / machine.accelerator.hbm_achieved.value
+    total = total + tokens * elementwise_bytes(architecture, shape) / gpu.hbm_achieved.value
     return np.asarray(total + tokens * _all_reduce(architecture, machine, engine, shape)[1])
 
 
@@ -267,11 +303,12 @@ def _all_reduce(
     several engines of a replica share the experts.
     """
     layers, hidden_bytes = architecture.layers, architecture.hidden * ACTIVATION_BYTES
+    mixers, feed_forwards = architecture.mixer_layers / layers, 1.0 - architecture.bare_layers / layers
     latency, per_byte = _all_reduce_line(machine, shape.tp, shape.gpus_per_node)
     outer = np.where(architecture.experts > 0, shape.group, shape.tp)
     outer_latency, outer_per_byte = _all_reduce_line(machine, outer, shape.gpus_per_node)
-    step = layers * engine.allreduce_factor.value * (latency + outer_latency)
-    token = layers * hidden_bytes * (per_byte + outer_per_byte * outer / shape.tp)
+    step = layers * engine.allreduce_factor.value * (mixers * latency + feed_forwards * outer_latency)
+    token = layers * hidden_bytes * (mixers * per_byte + feed_forwards * outer_per_byte * outer / shape.tp)
     return step, token
 
 

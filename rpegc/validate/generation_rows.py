@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rpegc.architecture import Architecture
-from rpegc.cost.decode import HEAD_BYTES, EngineShape, decode_model, prefill_seconds
+from rpegc.cost.decode import HEAD_BYTES, EngineShape, decode_model, latent_layers, prefill_seconds
 from rpegc.cost.engines import ENGINES, EngineConstants
-from rpegc.cost.kv_cache import cache_profile
 from rpegc.cost.rollout import Rollout, length_grid, roll_out
 from rpegc.hardware import Machine
 from rpegc.lengths import Lengths
@@ -209,11 +208,9 @@ class Job:
 def offline_job(case: GenerationCase) -> Job:
     """Return the rollout: the cache reserves prompt and response of every running request in full."""
     hbm = machine(case.gpu).accelerator.hbm_bytes.value
-    cache = cache_profile(case.architecture)
     free = case.tp * (hbm - OFFLINE_RESERVED_BYTES) - weight_bytes(case.architecture, case.shape)
     tokens = float(case.prompt + case.response)
-    per_sequence = cache.whole * tokens + cache.windowed * min(tokens, cache.window)
-    per_sequence *= case.shape[4] * max(case.tp / cache.shards, 1.0)
+    per_sequence = case.tp * case.architecture.sequence_bytes_per_rank(tokens, case.tp, case.shape[4])
     slots = np.clip(OFFLINE_CACHE_SHARE * free / per_sequence, 1.0, OFFLINE_BATCH)
     lengths = Lengths.fixed(case.response)
     ones = np.ones(1)
@@ -279,7 +276,7 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
     engines = np.array([case.engine for case in cases])
     gpus = np.array([_chip(case.gpu) for case in cases])
     mixture = np.array([case.architecture.experts > 0 for case in cases], dtype=bool)
-    latent = np.array([cache_profile(case.architecture).latent_layers > 0 for case in cases], dtype=bool)
+    latent = np.array([latent_layers(case.architecture) > 0 for case in cases], dtype=bool)
     fp8 = np.array([case.shape[0] > 0 for case in cases], dtype=bool)
 
     def concerned(name: str) -> np.ndarray:

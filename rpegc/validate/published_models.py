@@ -3,61 +3,40 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache
 
-from rpegc.architecture import Architecture
-from rpegc.cost.kv_cache import CacheProfile
-from rpegc.validate.table import SkipRow
+from rpegc.architecture import Architecture, Attention, GatedDelta, LatentAttention
 from rpegc.validate.facts import architecture_of
+from rpegc.validate.table import SkipRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecialArchitecture(Architecture):
-    attention_matrix: int
-    cache: CacheProfile = field(default=None)
-
-    @property
-    def attention_matrix_parameters(self) -> int:
-        return self.attention_matrix
-
-
-def special(name, hidden, layers, vocab, heads, kv, hd, inter, dense, experts=0, k=0, ei=0, shared=0, attention=None, cache=None):
-    if attention is None:
-        attention = hidden * hd * (2 * heads + 2 * kv)
-    if cache is None:
-        cache = CacheProfile(2.0 * layers * kv * hd, 0, 0, 0, kv, layers * heads * hd, 0, 0)
-    return SpecialArchitecture(
+def special(name, hidden, layers, vocab, heads, kv, hd, inter, dense, experts=0, k=0, ei=0, shared=0, mixers=(), tied=False):
+    return Architecture(
         name=name, family="published", hidden=hidden, layers=layers, vocabulary=vocab, heads=heads, kv_heads=kv,
         head_dim=hd, intermediate=inter, mlp_matrices=3, experts=experts, experts_per_token=k, expert_intermediate=ei,
-        shared_intermediate=shared, dense_layers=dense, tied_embeddings=False, qk_norm=False, qkv_bias=False,
-        output_bias=False, max_positions=131072, attention_matrix=attention, cache=cache)
-
-
-def mla(heads):
-    return 7168 * 1536 + 1536 * heads * 192 + 7168 * 576 + 512 * heads * 256 + heads * 128 * 7168
+        shared_intermediate=shared, dense_layers=dense, tied_embeddings=tied, qk_norm=False, qkv_bias=False,
+        output_bias=False, max_positions=131072, own_mixers=mixers)
 
 
 def latent(layers, heads):
-    return CacheProfile(576.0 * layers, 0, 0, 0, 1, layers * heads * 160.0, 0, layers)
+    return (LatentAttention(layers=layers, heads=heads, query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),)
 
 
 SPECIAL = {
-    "deepseek-v3": special("deepseek-v3", 7168, 61, 129280, 128, 128, 160, 18432, 3, 256, 8, 2048, 2048, mla(128), latent(61, 128)),
-    "kimi-k2": special("kimi-k2", 7168, 61, 163840, 64, 64, 160, 18432, 1, 384, 8, 2048, 2048, mla(64), latent(61, 64)),
-    "gpt-oss-120b": special("gpt-oss-120b", 2880, 36, 201088, 64, 8, 64, 0, 0, 128, 4, 2880, 0, None,
-        CacheProfile(18 * 1024.0, 18 * 1024.0, 128, 0, 8, 18 * 4096.0, 18 * 4096.0, 0)),
+    "deepseek-v3": special("deepseek-v3", 7168, 61, 129280, 128, 128, 160, 18432, 3, 256, 8, 2048, 2048, latent(61, 128)),
+    "kimi-k2": special("kimi-k2", 7168, 61, 163840, 64, 64, 160, 18432, 1, 384, 8, 2048, 2048, latent(61, 64)),
+    "gpt-oss-120b": special("gpt-oss-120b", 2880, 36, 201088, 64, 8, 64, 0, 0, 128, 4, 2880, 0,
+        (Attention(layers=18, heads=64, kv_heads=8, head_dim=64), Attention(layers=18, heads=64, kv_heads=8, head_dim=64, reach=128))),
     "qwen3.5-397b-a17b": special("qwen3.5-397b-a17b", 4096, 60, 248320, 32, 2, 256, 0, 0, 512, 10, 1024, 1024,
-        # per layer average: 45 linear (qkv 4096*(2*2048+8192), z 8192, out 8192) + 15 gated full
-        (45 * (4096 * (2 * 2048 + 8192) + 4096 * 8192 + 8192 * 4096) + 15 * (4096 * 256 * (3 * 32 + 2 * 2))) // 60,
-        CacheProfile(15 * 2 * 2 * 256.0, 0, 0, 45 * 64 * 128 * 128 * 4.0, 2, 15 * 8192.0, 0, 0)),
+        (GatedDelta(layers=45, key_heads=16, value_heads=64, key_dim=128, value_dim=128, kernel=4),
+         Attention(layers=15, heads=32, kv_heads=2, head_dim=256, gated=True))),
     "mixtral-8x7b": special("mixtral-8x7b", 4096, 32, 32000, 32, 8, 128, 0, 0, 8, 2, 14336),
     "mixtral-8x22b": special("mixtral-8x22b", 6144, 56, 32768, 48, 8, 128, 0, 0, 8, 2, 16384),
     "mistral-7b": special("mistral-7b", 4096, 32, 32000, 32, 8, 128, 14336, 32),
     "llama-4-scout": special("llama-4-scout", 5120, 48, 202048, 40, 8, 128, 0, 0, 16, 1, 8192, 8192),
     "llama-4-maverick": special("llama-4-maverick", 5120, 48, 202048, 40, 8, 128, 16384, 24, 128, 1, 8192, 8192),
     "deepseek-llm-7b": special("deepseek-llm-7b", 4096, 30, 102400, 32, 32, 128, 11008, 30),
-    "gemma-3-1b": special("gemma-3-1b", 1152, 26, 262144, 4, 1, 256, 6912, 26),
+    "gemma-3-1b": special("gemma-3-1b", 1152, 26, 262144, 4, 1, 256, 6912, 26, tied=True),
     "llama-34b": special("llama-34b", 8192, 48, 32000, 64, 8, 128, 22016, 48),
 }
 
