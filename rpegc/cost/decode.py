@@ -96,6 +96,7 @@ class DecodeModel:
     state_s: FloatArray
     reduce_step_s: FloatArray
     reduce_sequence_s: FloatArray
+    wait: FloatArray
     step_s: FloatArray
     elementwise_s: FloatArray
     host_s: FloatArray
@@ -125,7 +126,7 @@ class DecodeModel:
         kernels = self.step_s + self.elementwise_s * batch
         others = weights + experts + cache + reduces
         whole = _larger(others + kernels, self.host_s + self.sequence_s * active)
-        return StepTerms(weights, experts, cache, reduces, whole - others)
+        return StepTerms(weights, experts, cache, reduces, self.wait * whole - others)
 
     def _cache(self, batch: FloatArray, context: FloatArray) -> FloatArray:
         """Reading keys and values of all sequences, and the states of recurrent layers."""
@@ -185,6 +186,7 @@ def decode_model(
         "reduce_step_s": reduce_step,
         "reduce_sequence_s": reduce_sequence,
         "step_s": step + hops,
+        "wait": _wait(architecture, engine, shape),
         "elementwise_s": elementwise_bytes(architecture, shape) / gpu.hbm_achieved.value,
         "host_s": np.full(len(shape.tp), engine.host_s.value),
         "sequence_s": np.full(len(shape.tp), engine.sequence_s.value),
@@ -227,6 +229,12 @@ def elementwise_bytes(architecture: Architecture, shape: EngineShape) -> FloatAr
     plain = 2.0 * (5.0 * a.layer_norms * a.layers * a.hidden + (channels + width) / shape.tp)
     casts = FP8_CAST_BYTES.value * (6.0 * a.layers * a.hidden + (width + 3.0 * inner) / shape.tp)
     return np.asarray(plain + shape.fp8 * casts)
+
+
+def _wait(architecture: Architecture, engine: EngineConstants, shape: EngineShape) -> FloatArray:
+    """Return the factor by which engines that share experts wait for the slowest of them, and for the busiest expert."""
+    shares = (shape.engine_dp > 1) & (architecture.experts > 0)
+    return np.where(shares, engine.shared_experts_wait.value, 1.0)
 
 
 def latent_layers(architecture: Architecture) -> int:
@@ -291,7 +299,8 @@ def prefill_seconds(
             1.0 + engine.expert_half_tokens.value / per_expert
         )
     total = total + tokens * elementwise_bytes(architecture, shape) / gpu.hbm_achieved.value
-    return np.asarray(total + tokens * _all_reduce(architecture, machine, engine, shape)[1])
+    total = total + tokens * _all_reduce(architecture, machine, engine, shape)[1]
+    return np.asarray(_wait(architecture, engine, shape) * total)
 
 
 def _all_reduce(

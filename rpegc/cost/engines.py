@@ -13,12 +13,12 @@ from rpegc.hardware import Figure
 from rpegc.units import GB, GIB, MICROSECOND, MILLISECOND
 
 SERVING = (
-    "fitted to 945 published rows of serving at fixed concurrency on H100 and H200: ai-dynamo/aiconfigurator "
-    "silicon_sample.csv @095f58a5; leave-one-model-out error 12 % median, 30 % p90"
+    "fitted to 936 published rows of serving at fixed concurrency on H100 and H200: ai-dynamo/aiconfigurator "
+    "silicon_sample.csv @095f58a5; leave-one-model-out error 8 % median, 23 % p90"
 )
 OFFLINE = (
-    "fitted to 414 published rows of offline throughput: NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md "
-    "of 0.14, 0.17 and 1.0; leave-one-model-out error 5.4 % median, 16 % p90"
+    "fitted to 413 published rows of offline throughput: NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md "
+    "of 0.14, 0.17 and 1.0; leave-one-model-out error 5.1 % median, 15 % p90"
 )
 RL_ROWS = (
     "fitted to generation phases in published logs of verl, NeMo-RL and others (20 rows) and to NeMo-RL v0.4 to v0.6 "
@@ -31,8 +31,9 @@ VERL_ENGINE = "verl workers/rollout/vllm_rollout/vllm_rollout.py, workers/engine
 class EngineConstants:
     """One inference engine.
 
-    Overheads in seconds: `step_s` per decode step, `layer_s` and `moe_layer_s` per layer and step, `sequence_s` per
-    running sequence and step. `allreduce_factor` multiplies NCCL's latency. Shares of the peak: `gemm_bf16`,
+    Gaps between kernels in seconds: `step_s` per decode step, `layer_s`, `moe_layer_s` and `latent_layer_s` per layer of
+    that kind. The scheduler on the host takes `host_s` per step and `sequence_s` per running sequence, while the GPU
+    works. `shared_experts_wait`: factor where engines share experts. `allreduce_factor` multiplies NCCL's latency. Shares of the peak: `gemm_bf16`,
     `gemm_fp8`, `expert_share` of that for experts with many tokens, half of it at `expert_half_tokens` per expert,
     `attention_share` of the bf16 peak in prefill attention. `prefill_interference`: share of prefill time
     by which decoding is delayed.
@@ -45,6 +46,7 @@ class EngineConstants:
     latent_layer_s: Figure
     host_s: Figure
     sequence_s: Figure
+    shared_experts_wait: Figure
     allreduce_factor: Figure
     prefill_interference: Figure
     gemm_bf16: Figure
@@ -59,42 +61,52 @@ def _fitted(value: float, source: str = SERVING) -> Figure:
 
 
 def _engine(
-    name: str, step_ms: float, layer_us: float, moe_us: float, sequence_us: float, allreduce: float, interference: float
+    name: str,
+    step_us: float,
+    layer_us: float,
+    moe_us: float,
+    host_us: float,
+    sequence_us: float,
+    allreduce: float,
+    interference: float,
 ) -> EngineConstants:
     """Return a serving engine: overheads of its own, kernel efficiencies common to all."""
     return EngineConstants(
         name,
-        step_s=_fitted(step_ms * MILLISECOND),
+        step_s=_fitted(step_us * MICROSECOND),
         layer_s=_fitted(layer_us * MICROSECOND),
         moe_layer_s=_fitted(moe_us * MICROSECOND),
-        latent_layer_s=_fitted(15.0 * MICROSECOND),
-        host_s=_fitted(1.0 * MILLISECOND),
+        latent_layer_s=_fitted(12.0 * MICROSECOND),
+        host_s=_fitted(host_us * MICROSECOND),
         sequence_s=_fitted(sequence_us * MICROSECOND),
+        shared_experts_wait=Figure(1.49, "fitted", OFFLINE + "; rows with data-parallel attention"),
         allreduce_factor=_fitted(allreduce),
         prefill_interference=_fitted(interference),
-        gemm_bf16=_fitted(0.77),
-        gemm_fp8=_fitted(0.50),
-        expert_share=_fitted(0.32),
-        expert_half_tokens=_fitted(8.0),
+        gemm_bf16=_fitted(0.80),
+        gemm_fp8=_fitted(0.475),
+        expert_share=_fitted(0.235),
+        expert_half_tokens=_fitted(20.5),
         attention_share=_fitted(0.45),
     )
 
 
-VLLM = _engine("vllm", 0.87, 28.0, 25.0, 20.0, 0.83, 1.04)
-SGLANG = _engine("sglang", 0.98, 19.0, 63.0, 20.0, 0.80, 0.88)
-TENSORRT_LLM = _engine("tensorrt-llm", 0.95, 19.0, 40.0, 23.0, 0.79, 1.03)
+VLLM = _engine("vllm", 273.0, 24.9, 32.2, 1144.0, 46.1, 1.31, 0.95)
+SGLANG = _engine("sglang", 280.0, 27.8, 40.2, 1144.0, 45.3, 1.60, 0.55)
+TENSORRT_LLM = _engine("tensorrt-llm", 276.0, 24.8, 33.9, 1151.0, 46.7, 1.31, 0.91)
 TENSORRT_LLM_OFFLINE = replace(
     TENSORRT_LLM,
     name="tensorrt-llm-offline",
-    step_s=Figure(0.87 * MILLISECOND, "fitted", OFFLINE),
-    layer_s=Figure(69.0 * MICROSECOND, "fitted", OFFLINE),
-    moe_layer_s=Figure(38.0 * MICROSECOND, "fitted", OFFLINE),
-    sequence_s=Figure(2.7 * MICROSECOND, "fitted", OFFLINE),
-    allreduce_factor=Figure(6.3, "fitted", OFFLINE + "; soaks up other costs of tensor parallelism at large batches"),
-    prefill_interference=Figure(1.0, "assumed", "offline: prefill adds to decoding"),
-    gemm_bf16=Figure(0.64, "fitted", OFFLINE),
-    gemm_fp8=Figure(0.61, "fitted", OFFLINE),
-    expert_share=Figure(0.79, "fitted", OFFLINE),
+    step_s=Figure(288.0 * MICROSECOND, "fitted", OFFLINE),
+    layer_s=Figure(22.9 * MICROSECOND, "fitted", OFFLINE),
+    moe_layer_s=Figure(25.1 * MICROSECOND, "fitted", OFFLINE),
+    host_s=Figure(998.0 * MICROSECOND, "fitted", OFFLINE),
+    sequence_s=Figure(9.4 * MICROSECOND, "fitted", OFFLINE),
+    allreduce_factor=Figure(5.66, "fitted", OFFLINE + "; soaks up other costs of tensor parallelism at large batches"),
+    prefill_interference=Figure(0.94, "fitted", OFFLINE),
+    gemm_bf16=Figure(0.674, "fitted", OFFLINE),
+    gemm_fp8=Figure(0.698, "fitted", OFFLINE),
+    expert_share=Figure(0.781, "fitted", OFFLINE),
+    expert_half_tokens=Figure(11.3, "fitted", OFFLINE),
 )
 ENGINES: Mapping[str, EngineConstants] = MappingProxyType(
     {engine.name: engine for engine in (VLLM, SGLANG, TENSORRT_LLM, TENSORRT_LLM_OFFLINE)}

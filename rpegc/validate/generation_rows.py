@@ -12,7 +12,7 @@ import numpy as np
 from rpegc.architecture import Architecture
 from rpegc.cost.decode import HEAD_BYTES, EngineShape, decode_model, latent_layers, prefill_seconds
 from rpegc.cost.engines import ENGINES, EngineConstants
-from rpegc.cost.rollout import Rollout, length_grid, roll_out
+from rpegc.cost.rollout import Rollout, roll_out
 from rpegc.hardware import Machine
 from rpegc.lengths import Lengths
 from rpegc.target import FloatArray, IntArray
@@ -39,6 +39,10 @@ OFFLINE_BATCH = 2048
 OFFLINE_REQUESTS = 1000.0
 OFFLINE_RESERVED_BYTES = 3.0e9
 OFFLINE_CACHE_SHARE = 0.95
+OFFLINE_BATCHED_TOKENS = 8192.0
+OFFLINE_POINTS = 24
+RELEASES: Mapping[str, float] = {"0.14": 1.03}
+"""Seconds of an engine's release over those of the newest."""
 _ENGINES = {"trtllm": "tensorrt-llm", "vllm": "vllm", "sglang": "sglang"}
 
 
@@ -59,6 +63,8 @@ class GenerationCase:
     batch: float
     seconds: float
     doubtful: str = ""
+    engine_dp: int = 1
+    release: str = ""
 
 
 def serving_cases(folder: Folder) -> tuple[list[GenerationCase], list[Skipped]]:
@@ -130,13 +136,22 @@ def _offline(row: Row) -> GenerationCase:
     fp8 = float(row["precision"].lower().startswith("fp8"))
     shape = (fp8, 2.0 - fp8, fp8, 2.0 - fp8, 2.0 - fp8)
     _must_fit(architecture, gpu, tp, shape)
+    if not row["version"]:
+        raise SkipRow("the engine's version is not stated")
     requests = number(row, "num_requests", OFFLINE_REQUESTS)
     response = whole(row, "osl")
     seconds = requests * response / number(row, "output_tok_s_total")
+    attention_dp = tp if "attention DP enabled" in row.get("notes", "") else 1
     return GenerationCase(
-        row["row_id"], row["source"], "tensorrt-llm-offline", model, architecture, gpu, tp, shape, whole(row, "isl"),
-        response, requests, seconds, "",
+        row["row_id"], row["source"], "tensorrt-llm-offline", model, architecture, gpu, tp // attention_dp, shape,
+        whole(row, "isl"), response, requests, seconds, "", attention_dp, _release(row),
     )  # fmt: skip
+
+
+def _release(row: Row) -> str:
+    """Return the release of the engine, where it differs from the newest: "0.14"."""
+    release = ".".join(row["version"].split(".")[:2])
+    return release if release in RELEASES else ""
 
 
 def _formats(row: Row, model: str, engine: str) -> tuple[float, float, float, float, float]:
@@ -172,7 +187,7 @@ def engine_shape(cases: Sequence[GenerationCase]) -> EngineShape:
     return EngineShape(
         tp=np.array([case.tp for case in cases]),
         pp=ones,
-        engine_dp=ones,
+        engine_dp=np.array([case.engine_dp for case in cases]),
         fp8=formats[0],
         weight_bytes=formats[1],
         kv_bytes=formats[4],
@@ -197,38 +212,39 @@ def serving_seconds(cases: Sequence[GenerationCase], hardware: Machine, engine: 
     return step.total[:, 0] + engine.prefill_interference.value * (batch - 1) / response * prefill
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The rollout of an offline job, which no fitted constant changes."""
-
-    rollout: Rollout
-    requests: float
-
-
-def offline_job(case: GenerationCase) -> Job:
-    """Return the rollout: the cache reserves prompt and response of every running request in full."""
+def offline_rollout(case: GenerationCase) -> Rollout:
+    """Return the rollout: an engine's cache reserves prompt and response of every running request in full."""
     hbm = machine(case.gpu).accelerator.hbm_bytes.value
-    free = case.tp * (hbm - OFFLINE_RESERVED_BYTES) - weight_bytes(case.architecture, case.shape)
+    architecture, gpus = case.architecture, case.tp * case.engine_dp
+    experts = architecture.expert_parameters_total * case.shape[3]
+    own = (weight_bytes(architecture, case.shape) - experts) / case.tp + experts / gpus
+    free = OFFLINE_CACHE_SHARE * (hbm - OFFLINE_RESERVED_BYTES - own)
     tokens = float(case.prompt + case.response)
-    per_sequence = case.tp * case.architecture.sequence_bytes_per_rank(tokens, case.tp, case.shape[4])
-    slots = np.clip(OFFLINE_CACHE_SHARE * free / per_sequence, 1.0, OFFLINE_BATCH)
+    slots = free / architecture.sequence_bytes_per_rank(tokens, case.tp, case.shape[4])
     lengths = Lengths.fixed(case.response)
-    ones = np.ones(1)
-    grid = length_grid(lengths, case.batch)
-    return Job(roll_out(lengths, grid, case.prompt, ones * case.batch, ones * slots, ones, ones), case.batch)
+    each, engines = np.full(1, np.ceil(case.batch / case.engine_dp)), np.full(1, float(case.engine_dp))
+    grid = np.linspace(0.0, float(case.response), OFFLINE_POINTS)
+    room = np.clip(np.full(1, slots), 1.0, OFFLINE_BATCH)
+    return roll_out(lengths, grid, case.prompt, each, room, engines, engines)
 
 
-def offline_seconds(case: GenerationCase, job: Job, hardware: Machine, engine: EngineConstants) -> float:
-    """Return the seconds of an offline job: decode steps of the rollout and the prompts' prefill."""
-    shape = engine_shape([case])
-    rollout = job.rollout
-    step = decode_model(case.architecture, hardware, engine, shape).step(rollout.active, rollout.context)
-    decoding = float(np.sum(rollout.steps * rollout.busy_mean * step.total))
-    prompt = float(case.prompt)
-    prefill = prefill_seconds(
-        case.architecture, hardware, engine, shape, prompt, prompt**2, np.full(1, max(prompt, 8192.0))
+def offline_seconds(
+    cases: Sequence[GenerationCase], rollouts: Sequence[Rollout], hardware: Machine, engine: EngineConstants
+) -> FloatArray:
+    """Return the seconds of offline jobs of one model and GPU: decode steps of their rollouts, and prefill."""
+    shape = engine_shape(cases)
+    architecture = cases[0].architecture
+    steps, active, context, busy = (
+        np.concatenate([getattr(rollout, name) for rollout in rollouts])
+        for name in ("steps", "active", "context", "busy_mean")
     )
-    return decoding + engine.prefill_interference.value * job.requests * float(prefill[0])
+    step = decode_model(architecture, hardware, engine, shape).step(active, context)
+    prompt = np.array([case.prompt for case in cases], dtype=np.float64)
+    requests = np.array([case.batch / case.engine_dp for case in cases])
+    together = np.maximum(prompt, OFFLINE_BATCHED_TOKENS)
+    prefill = prefill_seconds(architecture, hardware, engine, shape, prompt, prompt**2, together)
+    decoding = np.sum(steps * busy * step.total, axis=1)
+    return np.asarray(decoding + engine.prefill_interference.value * requests * prefill)
 
 
 DEVIATION = 0.1
@@ -249,20 +265,25 @@ _SERVING_COMMON: Mapping[str, tuple[float, float]] = {
     "expert_half_tokens": (12.0, 0.5),
     "latent_layer_s": (15e-6, 0.7),
 }
-_GPU: Mapping[str, tuple[float, float]] = {"eff_weights": (0.85, 0.06), "eff_kv": (0.80, 0.10)}
+_GPU: Mapping[str, tuple[float, float]] = {"eff_weights": (0.84, 0.03), "eff_kv": (0.80, 0.03)}
+_HOPPER = ("h100-dgx", "h200-dgx", "gh200-alps", "h20", "h800")
 _OFFLINE: Mapping[str, tuple[float, float]] = {
     "step_s": (0.3e-3, 0.5),
     "layer_s": (25e-6, 0.4),
     "moe_layer_s": (30e-6, 0.3),
     "host_s": (1.0e-3, 0.5),
     "sequence_s": (10e-6, 0.7),
-    "allreduce_factor": (2.0, 0.7),
+    "allreduce_factor": (4.0, 0.7),
     "prefill_interference": (1.0, 0.05),
-    "gemm_bf16": (0.75, 0.1),
-    "gemm_fp8": (0.60, 0.15),
-    "expert_share": (0.6, 0.4),
+    "gemm_bf16": (0.65, 0.1),
+    "gemm_fp8": (0.62, 0.1),
+    "expert_share": (0.75, 0.2),
     "expert_half_tokens": (12.0, 0.5),
+    "shared_experts_wait": (1.4, 0.1),
 }
+RELEASE_SPREAD = 0.1
+"""Of the logarithm of an engine release's seconds over those of the newest: 0.14 and 0.17 differ by 7.7 %."""
+
 _LATENT = "latent_layer_s"
 _MIXTURE = ("moe_layer_s", "expert_share", "expert_half_tokens")
 
@@ -285,6 +306,8 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
             rows &= mixture
         if name == _LATENT:
             rows &= latent
+        if name == "shared_experts_wait":
+            rows &= np.array([case.engine_dp > 1 for case in cases], dtype=bool)
         if name == "gemm_fp8":
             rows &= fp8
         return rows
@@ -313,7 +336,7 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
     where = np.zeros(len(cases), dtype=np.int64)
     for number_, members in enumerate(groups.values()):
         where[members] = number_
-    jobs = [offline_job(case) for case in cases] if offline else []
+    rollouts = [offline_rollout(case) for case in cases] if offline else []
 
     def predict(values: Mapping[str, float], rows: IntArray) -> FloatArray:
         found = np.zeros(len(rows))
@@ -324,12 +347,18 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
             constants_, hardware = setting(engine, gpu, values)
             some = [cases[row] for row in rows[here].tolist()]
             if offline:
-                found[here] = [
-                    offline_seconds(cases[row], jobs[row], hardware, constants_) for row in rows[here].tolist()
-                ]
+                found[here] = offline_seconds(some, [rollouts[row] for row in rows[here].tolist()], hardware, constants_)
             else:
                 found[here] = serving_seconds(some, hardware, constants_)
-        return found
+        factors = {**RELEASES, **{key.split(" ")[1]: value for key, value in values.items() if key[:8] == "release "}}
+        return found * np.array([factors.get(cases[row].release, 1.0) for row in rows.tolist()])
+
+    releases = np.array([case.release for case in cases])
+    for release in sorted(set(releases.tolist()) - {""}):
+        key = f"release {release}"
+        start = RELEASES.get(release, 1.0)
+        constants.append(Constant(key, start, 1.0, RELEASE_SPREAD))
+        affects[key] = releases == release
 
     return Problem(
         np.array([case.seconds for case in cases]), [case.model for case in cases], tuple(constants), affects, predict
@@ -337,15 +366,15 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
 
 
 def _chip(gpu: str) -> str:
-    """Return the GPU whose memory efficiencies a row shares: Hopper parts have one memory controller."""
-    return gpu
+    """Return the family of GPUs that share their memory efficiencies, by one of them."""
+    return _HOPPER[0] if gpu in _HOPPER else gpu
 
 
 def setting(engine: str, gpu: str, values: Mapping[str, float]) -> tuple[EngineConstants, Machine]:
     """Return engine and machine with these values in place of the shipped ones."""
     known = {field.name for field in fields(EngineConstants)}
     changed: dict[str, object] = {}
-    for name in _SERVING_OWN:
+    for name in sorted(known):
         if f"base {name}" in values:
             value = values[f"base {name}"] * values.get(f"{engine} {name}", 1.0)
             changed[name] = replace(getattr(ENGINES[engine], name), value=value)
