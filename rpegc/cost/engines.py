@@ -1,4 +1,4 @@
-"""Constants of generation: inference engines, what RL frameworks and engine modes add to them, and engine memory.
+"""Constants of generation: inference engines and engine memory; what RL adds to them is in `rpegc.cost.rl_engines`.
 
 Efficiencies of memory reads belong to the GPU (`Accelerator.eff_weights`, `eff_kv`); the rest belongs to an engine.
 """
@@ -19,10 +19,6 @@ SERVING = (
 OFFLINE = (
     "fitted to 413 published rows of offline throughput: NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md "
     "of 0.14, 0.17 and 1.0; leave-one-model-out error 5.1 % median, 15 % p90"
-)
-RL_ROWS = (
-    "fitted to generation phases in published logs of verl, NeMo-RL and others (20 rows) and to NeMo-RL v0.4 to v0.6 "
-    "step times (31 rows); leave-one-model-out error 25 % median, 55 % p90"
 )
 VERL_ENGINE = "verl workers/rollout/vllm_rollout/vllm_rollout.py, workers/engine_workers.py"
 
@@ -128,42 +124,10 @@ ENGINE_FLAGS = MappingProxyType(
 )
 """Words of `StageWork.engine_flags` that change the price of generation; others are ignored."""
 
-# What RL adds to a serving engine, T = factor * rollout + per-layer and per-token additions.
-FRAMEWORK_FACTORS: Mapping[tuple[str, str], Figure] = MappingProxyType(
-    {
-        ("verl", "fsdp"): Figure(1.24, "fitted", RL_ROWS),
-        ("verl", "megatron"): Figure(1.25, "fitted", RL_ROWS),
-        ("nemo-rl", "megatron"): Figure(1.14, "fitted", RL_ROWS),
-        ("nemo-rl", "fsdp"): Figure(1.38, "fitted", RL_ROWS + "; one row"),
-    }
-)
-UNKNOWN_FRAMEWORK = Figure(1.20, "fitted", RL_ROWS + "; mean over frameworks")
-PLATFORM_FACTORS: Mapping[str, Figure] = MappingProxyType(
-    {
-        "H20": Figure(0.83, "fitted", RL_ROWS),
-        "L20": Figure(0.88, "fitted", RL_ROWS),
-        "GB200": Figure(1.18, "fitted", RL_ROWS),
-        "MI300X": Figure(2.3, "fitted", RL_ROWS),
-        "C550": Figure(2.0, "fitted", RL_ROWS),
-    }
-)
-"""By the beginning of the accelerator's name; 1 elsewhere (H100 and H800 define it)."""
-ASYNC_FACTOR = Figure(0.89, "fitted", RL_ROWS)
-EAGER_LAYER_S = Figure(300.0 * MICROSECOND, "fitted", RL_ROWS)
-OLD_ENGINE_SEQUENCE_S = Figure(64.0 * MICROSECOND, "fitted", RL_ROWS)
-LORA_LAYER_S = Figure(1400.0 * MICROSECOND, "fitted", RL_ROWS)
-ACROSS_NODES_LAYER_S = Figure(88.0 * MICROSECOND, "fitted", RL_ROWS + "; TP 16 and 32 on nodes of 8 GPUs")
 ROUTING_EXPONENT = Figure(
     0.8, "fitted", SERVING + "; even routing (1) leaves 10.5 / 26.9 % on models left out, this 9.5 / 24.8 %"
 )
 STAGE_HOP_S = Figure(15.0 * MICROSECOND, "assumed", "send of one hidden state to the next pipeline stage")
-
-# 80 % intervals: seconds / x to seconds * x.
-KNOWN_INTERVAL = Figure(1.6, "fitted", RL_ROWS + "; residuals of 1.37, wider by half in the logarithm")
-EXTRAPOLATED_INTERVAL = Figure(2.0, "fitted", RL_ROWS + "; a GPU type or a framework left out")
-UNSTATED_INTERVAL = Figure(3.0, "fitted", RL_ROWS + "; engine mode not stated")
-KNOWN_ON = ("H100", "H800", "H20", "L20", "GB200")
-"""Accelerators with published RL generation phases. GH200 and H200 have none."""
 
 # Memory.
 WORKSPACE_BASE_BYTES = Figure(
@@ -186,26 +150,3 @@ def engine_of(flags: frozenset[str]) -> EngineConstants:
         if name in flags:
             return ENGINES[name]
     return VLLM
-
-
-def framework_factor(framework: str, engine_class: str, accelerator: str, flags: frozenset[str]) -> Figure:
-    """Return the multiplier of a serving engine's rollout inside an RL framework, on a GPU type."""
-    factor = FRAMEWORK_FACTORS.get((framework, engine_class), UNKNOWN_FRAMEWORK)
-    value = factor.value
-    for prefix, platform in PLATFORM_FACTORS.items():
-        if accelerator.split()[0].split("-")[0] == prefix:  # "H20" is not "H200-SXM 141 GB"
-            value *= platform.value
-    if "async" in flags:
-        value *= ASYNC_FACTOR.value
-    return replace(factor, value=value)
-
-
-def generation_interval(
-    framework: str, engine_class: str, accelerator: str, flags: frozenset[str]
-) -> tuple[float, float]:
-    """Return the multipliers (low, high) of the 80 % interval on generation seconds."""
-    known = (framework, engine_class) in FRAMEWORK_FACTORS and accelerator.split()[0].split("-")[0] in KNOWN_ON
-    width = KNOWN_INTERVAL.value if known else EXTRAPOLATED_INTERVAL.value
-    if flags & {"mode_unstated", "lora"}:  # the adapter rows are of engines two years old
-        width = UNSTATED_INTERVAL.value
-    return (1.0 / width, width)

@@ -17,17 +17,8 @@ import numpy as np
 from rpegc.architecture import Architecture
 from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds, whole_layers
 from rpegc.cost.engine_memory import engine_memory, memory_terms, sequence_slots
-from rpegc.cost.engines import (
-    ACROSS_NODES_LAYER_S,
-    EAGER_LAYER_S,
-    LORA_LAYER_S,
-    OLD_ENGINE_SEQUENCE_S,
-    RL_ROWS,
-    EngineConstants,
-    engine_of,
-    framework_factor,
-    generation_interval,
-)
+from rpegc.cost.engines import EngineConstants, engine_of
+from rpegc.cost.rl_engines import RL_ROWS, RolloutConstants, generation_interval, rollout_constants
 from rpegc.cost.rollout import Rollout, length_grid, roll_out
 from rpegc.cost.table import PriceTable, TimeTerm
 from rpegc.cost.work import StageWork
@@ -41,8 +32,16 @@ _SIGNATURE = ("engine_dp", "ep", "kind", "pp", "precision", "replicas", "tp")
 ENGINE_KIND = 1
 
 
-def price_generation(work: StageWork, mesh: MeshClass, layouts: Columns, machine: Machine) -> PriceTable:
+def price_generation(
+    work: StageWork,
+    mesh: MeshClass,
+    layouts: Columns,
+    machine: Machine,
+    constants: RolloutConstants | None = None,
+) -> PriceTable:
     """Price all engine layouts of a `generate` stage on one mesh class.
+
+    `constants` stand in for those of the framework on this GPU type (validation refits them).
 
     Terms: weights_read, expert_read, kv_read, tensor_parallel, engine_overhead, prefill, engine_mode, framework, tail.
     Source of form and constants: `rpegc.cost.engines`.
@@ -53,13 +52,14 @@ def price_generation(work: StageWork, mesh: MeshClass, layouts: Columns, machine
     shape = _shape(mesh, layouts, work.engine_flags)
     memory = engine_memory(architecture, machine, shape, layouts)
     slots, runs = sequence_slots(memory, architecture, shape, layouts, work.prompt_tokens, work.response_tokens)
-    bill = _bill(work, architecture, machine, engine, shape, layouts, slots)
+    constants = constants or rollout_constants(work.framework, work.engine_class, machine.accelerator.name)
+    bill = _bill(work, architecture, machine, engine, constants, shape, layouts, slots)
     signature, signatures = _signatures(layouts)
     return PriceTable(
         stage=work.stage,
         mesh=mesh,
         layouts=layouts,
-        times=_time_terms(bill, runs, engine, work, machine),
+        times=_time_terms(bill, runs, engine, constants, machine),
         memory=memory_terms(memory, machine, shape, layouts, work.engine_flags),
         completion=np.where(runs[:, None], bill.completion, np.inf),
         signature=signature,
@@ -103,13 +103,14 @@ def _bill(
     architecture: Architecture,
     machine: Machine,
     engine: EngineConstants,
+    constants: RolloutConstants,
     shape: EngineShape,
     layouts: Columns,
     slots: FloatArray,
 ) -> _Bill:
     engines = np.asarray(layouts["replicas"] * layouts["engine_dp"], dtype=np.float64)
     sequences = np.ceil(work.sequences / engines)
-    additions = _additions(work, architecture, machine, shape)
+    additions = _additions(work, architecture, machine, constants, shape)
     model = decode_model(architecture, machine, engine, shape)
     prefill = _prefill(work, architecture, machine, engine, shape, layouts, engines)
     grid = length_grid(work.response_tokens, work.sequences)
@@ -208,19 +209,20 @@ def _prefill(
     return np.asarray(engine.prefill_interference.value * per_engine * one / shape.pp + chunks * overhead)
 
 
-def _additions(work: StageWork, architecture: Architecture, machine: Machine, shape: EngineShape) -> _Additions:
+def _additions(
+    work: StageWork, architecture: Architecture, machine: Machine, constants: RolloutConstants, shape: EngineShape
+) -> _Additions:
     flags, layers = work.engine_flags, whole_layers(architecture)
-    factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, flags).value
-    per_layer = EAGER_LAYER_S.value * ("eager" in flags) + LORA_LAYER_S.value * ("lora" in flags)
-    across = ACROSS_NODES_LAYER_S.value * (shape.tp > shape.gpus_per_node * machine.nodes_per_domain)
-    step = (layers * (per_layer + across)).astype(np.float64)[:, None]
-    return _Additions(factor, step, OLD_ENGINE_SEQUENCE_S.value * ("old_engine" in flags))
+    factor = constants.factor.value * (constants.asynchronous.value if "async" in flags else 1.0)
+    per_layer = constants.eager_layer_s.value * ("eager" in flags) + constants.lora_layer_s.value * ("lora" in flags)
+    leaves = shape.tp > shape.gpus_per_node * machine.nodes_per_domain
+    step = (layers * (per_layer + constants.across_layer_s.value * leaves)).astype(np.float64)[:, None]
+    return _Additions(factor, step, constants.old_engine_sequence_s.value * ("old_engine" in flags))
 
 
 def _time_terms(
-    bill: _Bill, runs: BoolArray, engine: EngineConstants, work: StageWork, machine: Machine
+    bill: _Bill, runs: BoolArray, engine: EngineConstants, constants: RolloutConstants, machine: Machine
 ) -> tuple[TimeTerm, ...]:
-    factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, work.engine_flags)
     memory_rate = machine.accelerator.eff_weights.source
     sources = {
         "weights_read": memory_rate,
@@ -230,7 +232,7 @@ def _time_terms(
         "engine_overhead": engine.layer_s.source,
         "prefill": engine.gemm_bf16.source,
         "engine_mode": RL_ROWS,
-        "framework": factor.source,
+        "framework": constants.factor.source,
         "tail": f"{RL_ROWS}; order statistics of the response lengths",
     }
     terms = []

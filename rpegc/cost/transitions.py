@@ -36,9 +36,9 @@ EXPERT_TENSORS = Figure(3.0, "spec", "gate, up and down projection of one expert
 LAYER_TENSORS = Figure(12.0, "assumed", "attention, norm, router and dense MLP tensors of one layer")
 BUCKET_BYTES = Figure(2048 * MIB, "spec", "verl default update_weights_bucket_megabytes")
 FP8_LOAD_BANDWIDTH = Figure(
-    23 * GB, "fitted", "NeMo-RL refit of Qwen3-30B-A3B: 2.9 to 4.0 s with FP8 rollout against 0.7 to 1.0 s in BF16"
+    12 * GB, "fitted", "NeMo-RL refit of Qwen3-30B-A3B at TP 2: 2.9 to 4.0 s with FP8 rollout, 0.7 to 1.0 s in BF16"
 )
-"""Bytes of BF16 weights per second that an FP8 engine quantises while it loads."""
+"""Bytes of BF16 weights per second that one GPU of an FP8 engine quantises while it loads its share."""
 
 SYNC_INTERVAL = (1 / 1.6, 1.6)
 """Multipliers of an 80 % interval: rough; the same engine was measured at 4.4 and 7.4 s for one model."""
@@ -93,6 +93,7 @@ def sync_seconds(
     source_signatures: tuple[Signature, ...],
     target_mesh: MeshClass,
     target_signatures: tuple[Signature, ...],
+    constants: SyncConstants | None = None,
 ) -> PairTable:
     """Seconds of one weight sync for each pair of signatures: `across` two meshes, or on the `same` one.
 
@@ -103,14 +104,14 @@ def sync_seconds(
     all-gather of 2P bytes over the FSDP group, `onload` the copy of offloaded shards from host memory, `hops` one
     passage through the target's nodes per bucket, `quantise` the conversion to FP8. Equal signatures on one mesh
     share one copy: zero. The engine's wake-up is part of `same`; generation must not add it again.
-    Interval: `SYNC_INTERVAL`. Raises `InputError` for an unknown framework.
+    `constants` stand in for those of the framework. Interval: `SYNC_INTERVAL`. Raises `InputError` for an unknown framework.
     Source: fitted to published verl logs and its checkpoint-engine ablation; other frameworks assumed from them.
     """
-    if framework not in SYNC_CONSTANTS:
+    if constants is None and framework not in SYNC_CONSTANTS:
         raise InputError(f"no weight sync is known for framework `{framework}`", None, guess(framework, SYNC_CONSTANTS))
     if work.architecture is None:
         raise ValueError(f"{work.stage} has no model, hence no weights to move")
-    constants = SYNC_CONSTANTS[framework]
+    constants = constants or SYNC_CONSTANTS[framework]
     moved_bytes = BF16_BYTES.value * work.architecture.parameters
     tensors = tensor_count(work.architecture)
 
@@ -158,7 +159,8 @@ def _onload_seconds(machine: Machine, signatures: tuple[Signature, ...], paramet
 def _quantise_seconds(signatures: tuple[Signature, ...], moved_bytes: float) -> FloatArray:
     """Seconds that an FP8 engine needs to convert what it receives."""
     fp8 = _column(signatures, "precision", 0) == WORDS["precision"].index("fp8")
-    return np.where(fp8, moved_bytes / FP8_LOAD_BANDWIDTH.value, 0.0)
+    share = _column(signatures, "tp", 1) * _column(signatures, "pp", 1)
+    return np.where(fp8, moved_bytes / share / FP8_LOAD_BANDWIDTH.value, 0.0)
 
 
 def _equal(sources: tuple[Signature, ...], targets: tuple[Signature, ...]) -> BoolArray:

@@ -50,7 +50,7 @@ _NAMES = (
     (r"deepseek-llm-7b.*", "deepseek-llm-7b"),
     (r"qwen3-235b.*", "qwen3-235b-a22b"),
     (r"qwen3-30b.*", "qwen3-30b-a3b"),
-    (r"qwen2\.5-math-7b", "qwen2.5-7b"),
+    (r"qwen2(\.5-math)?-7b", "qwen2.5-7b"),
     (r"gemma-3-1b.*", "gemma-3-1b"),
     (r"codellama-34b|llama2-34b", "llama-34b"),
     (r"llama-?2?-(7|13|70)b", r"llama-2-\1b"),
