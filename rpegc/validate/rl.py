@@ -23,14 +23,19 @@ GROUP_SPREAD = 0.3
 FOREIGN_SPREAD = 0.6
 """The same of generation on GPUs for which engines were not first written."""
 
+RELEASE_SPREAD = 0.1
+OLD_RELEASES = ("v0.4",)
+"""Releases of NeMo-RL older than those that define the constants; the same recipes take 5 to 17 % longer there."""
+
 _FOREIGN = ("MI300X", "C550")
 _REFERENCE = ("H100", "H800")  # these define the platform factors
 
 COMMON: Mapping[str, tuple[float, float]] = {
     "generation": (1.15, 0.15),
-    "training": (1.3, 0.3),
-    "forward": (1.3, 0.3),
+    "training": (1.15, 0.15),
+    "forward": (1.15, 0.15),
     "mixture": (1.4, 0.4),
+    "foreign": (1.4, 0.3),
     "asynchronous": (0.9, 0.1),
     "eager": (300e-6, 0.5),
     "old": (64e-6, 0.7),
@@ -116,6 +121,8 @@ def seconds_of(one: Priced, part: str, value: Mapping[str, float]) -> float:
 
     def factor(kind: str) -> float:
         own = value.get(f"{kind} class {run.group}", 1.0) * value.get(f"{kind} gpu {platform}", 1.0)
+        if kind == "generation" and platform in _FOREIGN:
+            own *= value["common foreign"]
         return value[f"common {kind}"] * own
 
     def passing(cost: Pass, kind: str) -> float:
@@ -155,6 +162,7 @@ def seconds_of(one: Priced, part: str, value: Mapping[str, float]) -> float:
     if part == "critic" and one.critic is not None:
         return passing(one.critic, "training")
     assert part == "step", part
+    release = value.get(f"release {run.release}", 1.0)
     if len(run.measured) > 1:
         inside = [name for name in run.measured if name not in ("engine", "reshard", "step")]
         parts = sum(seconds_of(one, name, value) for name in inside)
@@ -163,8 +171,9 @@ def seconds_of(one: Priced, part: str, value: Mapping[str, float]) -> float:
         return parts + _VERL_FIXED_S
     training = 2.0 * passing(one.forward, "forward") + passing(one.actor, "training")
     if run.asynchronous:
-        return max(generation(), training) + sync() + value["common across_fixed"]
-    return generation() + training + sync() + value["common same_fixed" if run.colocated else "common across_fixed"]
+        return release * (max(generation(), training) + sync() + value["common across_fixed"])
+    total = generation() + training + sync() + value["common same_fixed" if run.colocated else "common across_fixed"]
+    return release * total
 
 
 def _micro_batch(run: Run) -> str:
@@ -184,6 +193,8 @@ def rl_problem(rows: list[Observation], shipped: Mapping[str, float]) -> Problem
             name = f"{kind} gpu {chip}"
             spread = FOREIGN_SPREAD if kind == "generation" and chip in _FOREIGN else GROUP_SPREAD
             constants.append(Constant(name, shipped.get(name, 1.0), 1.0, spread))
+    for release in OLD_RELEASES:
+        constants.append(Constant(f"release {release}", shipped.get(f"release {release}", 1.0), 1.0, RELEASE_SPREAD))
     every = np.ones(len(rows), dtype=bool)
 
     def predict(values: Mapping[str, float], at: IntArray) -> FloatArray:

@@ -129,8 +129,9 @@ def _log_run(row: Row) -> Run:
 
 
 def _response(row: Row) -> Lengths:
+    """Return the lengths, cut at the longest response of the log: the one fact on the tail that logs print."""
     mean = number(row, "mean_response_len")
-    most = _most(row, "max_response_len", 1024)
+    most = min(_most(row, "max_response_len", 1024), int(number(row, "longest_response", 1e9)) + 1)
     return Lengths.from_mean(min(mean, float(most)), most)
 
 
@@ -262,6 +263,7 @@ def _total_run(row: Row) -> Run:
         train_flags=frozenset({"fp8"}) if eight_bits else frozenset(),
         asynchronous="Off" in row["policy_staleness"],
         colocated=colocated,
+        release=row["version"],
         measured={"step": number(row, "step_time_s")},
     )
 

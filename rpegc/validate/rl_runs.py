@@ -59,6 +59,7 @@ class Run:
     adapters: int = 0
     asynchronous: bool = False
     colocated: bool = True
+    release: str = ""
     measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
