@@ -193,7 +193,9 @@ def nemotron_layers(config: ModelConfig) -> int:
 
 def _mamba(config: ModelConfig, family: Family, heads: Heads, layers: int) -> StateSpace:
     def size(*keys: str) -> int:
-        return family.integer(config, first_key(config, keys))
+        stated = first_key(config, keys)
+        known = next((key for key in keys if key in family.defaults), stated)
+        return family.integer(config, stated if config.facts.get(stated) is not None else known)
 
     count = size("mamba_num_heads", "mamba_n_heads")
     width_key = first_key(config, ("mamba_head_dim", "mamba_d_head"))
