@@ -29,8 +29,8 @@ class Architecture:
     `head_dim`. `expert_hidden` is the width that experts work on, between two projections, where it is not `hidden`
     (0). `shared_gate`, `router_bias`, `expert_bias`: weights beside those matrices. `layer_norms` counts the norms of
     the residual stream per layer, with a bias each if `norm_bias`. `other_parameters` are elements that belong to none
-    of these. `active_embedding`: whether the publisher counts the input embedding as active. `left_out` says, in
-    words, what a published model has beyond what is priced.
+    of these. `active_tables`: how many of embedding and head its publisher counts as active (1: the head). `left_out`
+    says, in words, what a published model has beyond what is priced.
 
     Raises ArchitectureError for a shape that breaks a rule.
     """
@@ -66,7 +66,7 @@ class Architecture:
     layer_norms: int = 2
     norm_bias: bool = False
     other_parameters: int = 0
-    active_embedding: bool = True
+    active_tables: int = 2
     left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -160,7 +160,9 @@ class Architecture:
     def shared_expert_parameters(self) -> int:
         """Elements of the shared expert of one MoE layer, with the projections around latent experts."""
         shared = self.mlp_matrices * self.hidden * self.shared_intermediate
-        return shared + 2 * self.hidden * self.expert_hidden + self.hidden * self.shared_gate
+        biases = (self.mlp_matrices - 1) * self.shared_intermediate + self.hidden
+        biases *= self.mlp_bias and self.shared_intermediate > 0
+        return shared + biases + 2 * self.hidden * self.expert_hidden + self.hidden * self.shared_gate
 
     @property
     def router_parameters(self) -> int:
@@ -199,10 +201,12 @@ class Architecture:
 
     @property
     def active_parameters(self) -> int:
-        """Elements that one token touches, as its publisher counts "A3B": with the input embedding or without it."""
+        """Elements that one token touches, as its publisher counts "A3B": with both tables, the head alone or none."""
         idle = self.moe_layers * (self.experts - self.experts_per_token) * self.expert_parameters
-        lookup = 0 if self.active_embedding or self.tied_embeddings else self.embedding_parameters
-        return self.parameters - idle - lookup
+        tables = (2 - self.active_tables) * self.embedding_parameters
+        if self.tied_embeddings:
+            tables = 0 if self.active_tables else self.embedding_parameters
+        return self.parameters - idle - tables
 
     def parameters_with_head(self, head: str) -> int:
         """Return the elements of the model under another head: "scalar" is one row without bias, "none" no row."""
