@@ -58,9 +58,9 @@ class SyncConstants:
 
 SYNC_CONSTANTS = {
     "verl": SyncConstants(
-        same_fixed_s=Figure(1.6, "fitted", f"fitted to {VERL_LOGS}; wakes the engine up"),
+        same_fixed_s=Figure(1.25, "fitted", f"fitted to {VERL_LOGS}; wakes the engine up"),
         same_tensor_s=Figure(0.0, "fitted", f"fitted to {VERL_LOGS}; dense models, contained in the bandwidth"),
-        same_bandwidth=Figure(15 * GB, "fitted", f"fitted to {VERL_LOGS}; 0.5B to 72B on 1 to 16 GPUs"),
+        same_bandwidth=Figure(15.5 * GB, "fitted", f"fitted to {VERL_LOGS}; 0.5B to 72B on 1 to 16 GPUs"),
         across_fixed_s=Figure(0.0, "fitted", f"fitted to {VERL_SYNC}"),
         across_tensor_s=Figure(0.09 * MILLISECOND, "fitted", f"fitted to two rows of {VERL_SYNC}"),
         across_bandwidth=Figure(23 * GB, "fitted", f"fitted to two rows of {VERL_SYNC}"),
@@ -72,6 +72,14 @@ SYNC_CONSTANTS = {
         across_fixed_s=Figure(0.0, "assumed", "as the per-tensor broadcast of verl"),
         across_tensor_s=Figure(0.58 * MILLISECOND, "assumed", f"per-tensor broadcast, two rows of {VERL_SYNC}"),
         across_bandwidth=Figure(12.6 * GB, "assumed", f"per-tensor broadcast, two rows of {VERL_SYNC}"),
+    ),
+    "nemo-rl": SyncConstants(
+        same_fixed_s=Figure(15.9, "fitted", f"{NEMO_REFIT}; contains what else a colocated step takes"),
+        same_tensor_s=Figure(0.0, "fitted", f"{NEMO_REFIT}; contained in the bandwidth"),
+        same_bandwidth=Figure(21.8 * GB, "fitted", NEMO_REFIT),
+        across_fixed_s=Figure(3.95, "fitted", f"{NEMO_REFIT}; contains what else a step takes"),
+        across_tensor_s=Figure(0.0, "fitted", f"{NEMO_REFIT}; contained in the bandwidth"),
+        across_bandwidth=Figure(45.5 * GB, "fitted", NEMO_REFIT),
     ),
     "native": SyncConstants(
         same_fixed_s=Figure(1.0, "assumed", f"bulk reshard, {NEMO_REFIT}"),

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rpegc.cost import rl_engines, rl_passes
 from rpegc.cost.framework import gpu_type
+from rpegc.cost.transitions import SYNC_CONSTANTS
 from rpegc.ir.graph import Op
 from rpegc.target import FloatArray, IntArray
 from rpegc.validate.refit import Constant, Problem
@@ -24,7 +26,7 @@ FOREIGN_SPREAD = 0.6
 """The same of generation on GPUs for which engines were not first written."""
 
 RELEASE_SPREAD = 0.1
-OLD_RELEASES = ("v0.4",)
+OLD_RELEASES = {"v0.4": 1.03}
 """Releases of NeMo-RL older than those that define the constants; the same recipes take 5 to 17 % longer there."""
 
 _FOREIGN = ("MI300X", "C550")
@@ -56,6 +58,7 @@ COMMON: Mapping[str, tuple[float, float]] = {
 
 _PARTS = ("generation", "training", "forward")
 _VERL_FIXED_S = 0.5
+REFIT_FIXED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def observations(runs: list[Priced]) -> list[Observation]:
 
 
 def seconds_of(one: Priced, part: str, value: Mapping[str, float]) -> float:
-    """Return the seconds of a part of a run under all constants (`shipped` names them)."""
+    """Return the seconds of a part of a run under all constants (those of `shipped_constants`)."""
     run = one.run
     platform = gpu_type(run.machine.accelerator.name)
 
@@ -141,7 +144,7 @@ def seconds_of(one: Priced, part: str, value: Mapping[str, float]) -> float:
         if run.framework == "verl":
             fixed, bandwidth = value["common verl_sync"], value["common verl_bandwidth"]
         else:
-            fixed = 1.0
+            fixed = REFIT_FIXED_S
             bandwidth = value["common same_bandwidth" if run.colocated else "common across_bandwidth"]
         return fixed + max(one.sync.bytes / bandwidth, one.sync.gather) + one.sync.rest
 
@@ -176,12 +179,53 @@ def seconds_of(one: Priced, part: str, value: Mapping[str, float]) -> float:
     return release * total
 
 
+def shipped_constants() -> dict[str, float]:
+    """Return what ships, under the names of the problem."""
+    sync, verl = SYNC_CONSTANTS["nemo-rl"], SYNC_CONSTANTS["verl"]
+    common = {
+        "generation": rl_engines.UNKNOWN_FRAMEWORK,
+        "training": rl_passes.UNKNOWN_TRAINING,
+        "forward": rl_passes.UNKNOWN_FORWARD,
+        "mixture": rl_passes.MIXTURE,
+        "foreign": rl_engines.FOREIGN_PLATFORM,
+        "asynchronous": rl_engines.ASYNC_FACTOR,
+        "eager": rl_engines.EAGER_LAYER_S,
+        "old": rl_engines.OLD_ENGINE_SEQUENCE_S,
+        "lora": rl_engines.LORA_LAYER_S,
+        "across": rl_engines.ACROSS_NODES_LAYER_S,
+        "micro_batch_fsdp": rl_passes.MICRO_BATCH_FSDP_S,
+        "micro_batch_megatron": rl_passes.MICRO_BATCH_MEGATRON_S,
+        "micro_batch_lora": rl_passes.MICRO_BATCH_LORA_S,
+        "onload": rl_passes.ONLOAD_S,
+        "verl_sync": verl.same_fixed_s,
+        "verl_bandwidth": verl.same_bandwidth,
+        "same_bandwidth": sync.same_bandwidth,
+        "across_bandwidth": sync.across_bandwidth,
+    }
+    found = {f"common {name}": figure.value for name, figure in common.items()}
+    found["common same_fixed"] = sync.same_fixed_s.value - REFIT_FIXED_S
+    found["common across_fixed"] = sync.across_fixed_s.value - REFIT_FIXED_S
+    factors = {
+        "generation": (rl_engines.FRAMEWORK_FACTORS, rl_engines.PLATFORM_FACTORS, rl_engines.UNKNOWN_FRAMEWORK),
+        "training": (rl_passes.TRAINING_FACTORS, rl_passes.PLATFORMS, rl_passes.UNKNOWN_TRAINING),
+        "forward": (rl_passes.FORWARD_FACTORS, rl_passes.PLATFORMS, rl_passes.UNKNOWN_FORWARD),
+    }
+    for kind, (classes, platforms, mean) in factors.items():
+        for (framework, engine), figure in classes.items():
+            found[f"{kind} class {framework} {engine}"] = figure.value / mean.value
+        for platform, figure in platforms.items():
+            foreign = rl_engines.FOREIGN_PLATFORM.value if kind == "generation" and platform in _FOREIGN else 1.0
+            found[f"{kind} gpu {platform}"] = figure.value / foreign
+    return {**found, **{f"release {name}": factor for name, factor in OLD_RELEASES.items()}}
+
+
 def _micro_batch(run: Run) -> str:
     return f"common micro_batch_{run.engine_class}"
 
 
-def rl_problem(rows: list[Observation], shipped: Mapping[str, float]) -> Problem:
+def rl_problem(rows: list[Observation]) -> Problem:
     """Return the problem of all RL rows; steps whose parts are printed are predicted, not fitted."""
+    shipped = shipped_constants()
     constants = [Constant(f"common {name}", shipped[f"common {name}"], *prior) for name, prior in COMMON.items()]
     groups = sorted({row.priced.run.group for row in rows})
     chips = sorted({gpu_type(row.priced.run.machine.accelerator.name) for row in rows} - set(_REFERENCE))

@@ -166,6 +166,7 @@ def pass_of(run: Run, op: Op, head: str = "logits", trained: bool = True) -> Pas
             train_factor=_figure(factor),
             forward_factor=_figure(factor),
             moe_factor=_figure(1.0),
+            platforms={},
             micro_batch_s=_figure(micro_batch_s),
             micro_batch_lora_s=_figure(micro_batch_s),
             onload_s=_figure(onload_s),

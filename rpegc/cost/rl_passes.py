@@ -1,0 +1,50 @@
+"""What RL frameworks add to log-probability passes and updates: a factor by framework class, one by GPU type, seconds.
+
+Factors are shrunk towards what all classes have in common; `rpegc validate` refits them without what it predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rpegc.cost.constants import RL_LOGS, fitted
+from rpegc.hardware import Figure
+from rpegc.units import MILLISECOND
+
+UNKNOWN_TRAINING = fitted(1.147, RL_LOGS + "; mean over frameworks")
+UNKNOWN_FORWARD = fitted(1.155, RL_LOGS + "; mean over frameworks")
+TRAINING_FACTORS: Mapping[tuple[str, str], Figure] = MappingProxyType(
+    {
+        ("nemo-rl", "fsdp"): fitted(1.391, RL_LOGS),
+        ("nemo-rl", "megatron"): fitted(1.053, RL_LOGS),
+        ("slime", "megatron"): fitted(1.381, RL_LOGS),
+        ("verl", "fsdp"): fitted(1.127, RL_LOGS),
+        ("verl", "megatron"): fitted(1.132, RL_LOGS),
+    }
+)
+FORWARD_FACTORS: Mapping[tuple[str, str], Figure] = MappingProxyType(
+    {
+        ("nemo-rl", "fsdp"): fitted(1.047, RL_LOGS),
+        ("nemo-rl", "megatron"): fitted(1.112, RL_LOGS),
+        ("slime", "megatron"): fitted(1.652, RL_LOGS),
+        ("verl", "fsdp"): fitted(1.004, RL_LOGS),
+        ("verl", "megatron"): fitted(1.446, RL_LOGS),
+    }
+)
+PLATFORMS: Mapping[str, Figure] = MappingProxyType(
+    {
+        "C550": fitted(0.977, RL_LOGS),
+        "GB200": fitted(1.127, RL_LOGS),
+        "H20": fitted(0.957, RL_LOGS),
+        "L20": fitted(1.264, RL_LOGS),
+        "MI300X": fitted(1.336, RL_LOGS),
+        "RTX": fitted(1.099, RL_LOGS),
+    }
+)
+"""Factor on passes and updates by GPU type; 1 elsewhere (H100 and H800 define it)."""
+MIXTURE = fitted(1.968, RL_LOGS)
+ONLOAD_S = fitted(1.375, RL_LOGS)
+MICRO_BATCH_FSDP_S = fitted(0.773 * MILLISECOND, RL_LOGS)
+MICRO_BATCH_MEGATRON_S = fitted(0.553 * MILLISECOND, RL_LOGS)
+MICRO_BATCH_LORA_S = fitted(3.85 * MILLISECOND, RL_LOGS)
