@@ -30,6 +30,8 @@ VERL_LOGS = "published verl step logs: github.com/eric-haibin-lin/verl-data @bcf
 VERL_SYNC = "github.com/verl-project/verl docs/advance/fully_async.md @1dda039, checkpoint-engine ablation on H20"
 NEMO_REFIT = "totals of the NVIDIA NeMo-RL v0.4 to v0.6 performance summary (an attribution, not a timer)"
 
+RESHARD = "NCCL reshard refit of NeMo-RL, docs/design-docs/nccl-reshard-refit.md @7ea279ab, six models of 4B to 671B"
+
 BF16_BYTES = Figure(2.0, "spec", "weights travel in BF16")
 MASTER_BYTES = Figure(4.0, "spec", "FSDP keeps FP32 parameters; what is offloaded is on-loaded at this size")
 EXPERT_TENSORS = Figure(3.0, "spec", "gate, up and down projection of one expert")
@@ -46,7 +48,10 @@ SYNC_INTERVAL = (1 / 1.6, 1.6)
 
 @dataclass(frozen=True, slots=True)
 class SyncConstants:
-    """How fast one framework moves weights: fixed seconds, seconds per tensor and B/s, colocated and across meshes."""
+    """How fast one framework moves weights: fixed seconds, seconds per tensor and B/s, colocated and across meshes.
+
+    `in_parallel`: across meshes every rank of the engine receives its own share at that rate, else all of it passes once.
+    """
 
     same_fixed_s: Figure
     same_tensor_s: Figure
@@ -54,6 +59,7 @@ class SyncConstants:
     across_fixed_s: Figure
     across_tensor_s: Figure
     across_bandwidth: Figure
+    in_parallel: bool = False
 
 
 SYNC_CONSTANTS = {
@@ -72,6 +78,15 @@ SYNC_CONSTANTS = {
         across_fixed_s=Figure(0.0, "assumed", "as the per-tensor broadcast of verl"),
         across_tensor_s=Figure(0.58 * MILLISECOND, "assumed", f"per-tensor broadcast, two rows of {VERL_SYNC}"),
         across_bandwidth=Figure(12.6 * GB, "assumed", f"per-tensor broadcast, two rows of {VERL_SYNC}"),
+    ),
+    "reshard": SyncConstants(
+        same_fixed_s=Figure(1.0, "assumed", "as native"),
+        same_tensor_s=Figure(0.0, "fitted", f"{RESHARD}; contained in the bandwidth"),
+        same_bandwidth=Figure(22 * GB, "assumed", "as native"),
+        across_fixed_s=Figure(0.15, "fitted", RESHARD),
+        across_tensor_s=Figure(0.0, "fitted", f"{RESHARD}; contained in the bandwidth"),
+        across_bandwidth=Figure(22 * GB, "fitted", RESHARD),
+        in_parallel=True,
     ),
     "nemo-rl": SyncConstants(
         same_fixed_s=Figure(15.9, "fitted", f"{NEMO_REFIT}; contains what else a colocated step takes"),
@@ -133,11 +148,11 @@ def sync_seconds(
     same = np.where(_equal(source_signatures, target_signatures), 0.0, same)
 
     nic = machine.network.nic_bandwidth.value * machine.network.nic_efficiency.value
-    wire = moved_bytes / min(constants.across_bandwidth.value, nic)
+    wire = moved_bytes / min(constants.across_bandwidth.value, nic) / _receivers(constants, target_signatures)
     buckets = np.ceil(moved_bytes / BUCKET_BYTES.value)
     hops = buckets * target_mesh.nodes * machine.network.latency_per_hop_s.value
     across = constants.across_fixed_s.value + tensors * constants.across_tensor_s.value + hops
-    across = across + np.maximum(wire, gather) + onload + load
+    across = across + (wire if constants.in_parallel else np.maximum(wire, gather)) + onload + load
     figure = constants.across_bandwidth
     return PairTable(across, same, figure.provenance, f"{constants.same_bandwidth.source}; {figure.source}")
 
@@ -162,6 +177,11 @@ def _onload_seconds(machine: Machine, signatures: tuple[Signature, ...], paramet
     ranks = np.maximum(_column(signatures, "shard", 1) * _column(signatures, "tp", 1) * _column(signatures, "pp", 1), 1)
     offloaded = (_column(signatures, "kind", TRAINING) == TRAINING) & (_column(signatures, "offload", 0) > 0)
     return np.where(offloaded, MASTER_BYTES.value * parameters / ranks / machine.host_to_device_bandwidth.value, 0.0)
+
+
+def _receivers(constants: SyncConstants, targets: tuple[Signature, ...]) -> FloatArray:
+    share = _column(targets, "tp", 1) * _column(targets, "pp", 1) if constants.in_parallel else np.ones(len(targets))
+    return share[None, :]
 
 
 def _quantise_seconds(signatures: tuple[Signature, ...], moved_bytes: float) -> FloatArray:

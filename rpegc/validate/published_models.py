@@ -28,6 +28,7 @@ _NAMES = (
     (r"qwen2(\.5-math)?-7b", "Qwen/Qwen2.5-7B"),
     (r"qwen3-235b.*", "Qwen/Qwen3-235B-A22B"),
     (r"qwen3-30b.*", "Qwen/Qwen3-30B-A3B"),
+    (r"qwen3\.5-397b", "Qwen/Qwen3.5-397B-A17B"),
     (r"gemma-(\d)-(\d+)b(-it)?", r"google/gemma-\1-\2b-it"),
 )
 # Hidden size, layers, vocabulary, heads, KV heads, intermediate of models that the catalogue lacks: config.json of

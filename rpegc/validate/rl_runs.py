@@ -17,14 +17,13 @@ from rpegc.cost.framework import FrameworkConstants
 from rpegc.cost.framework_classes import framework_constants
 from rpegc.cost.generation import price_generation
 from rpegc.cost.rl_engines import RolloutConstants
-from rpegc.cost.table import PriceTable
 from rpegc.cost.training import price_training
-from rpegc.cost.transitions import SyncConstants, sync_seconds, tensor_count
+from rpegc.cost.transitions import GENERATION, TRAINING, Signature, SyncConstants, sync_seconds, tensor_count
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Figure, Machine
 from rpegc.ir.graph import Op
 from rpegc.lengths import Lengths
-from rpegc.target import EngineLayout, MeshClass, ShardedLayout, columns_of
+from rpegc.target import WORDS, EngineLayout, MeshClass, ShardedLayout, columns_of
 from rpegc.validate.table import SkipRow
 
 
@@ -143,12 +142,14 @@ def generation_of(run: Run) -> Generation:
     own = seconds()
     if not np.isfinite(own):
         raise SkipRow("the stated engine layout cannot hold one sequence of maximum length")
+    flags, layout = run.engine_flags, run.generation_layout
+    leaves = layout.tp > run.generation_mesh.gpus_per_node * run.machine.nodes_per_domain
     return Generation(
         own,
-        eager=seconds(eager_layer_s=1.0) - own,
-        lora=seconds(lora_layer_s=1.0) - own,
-        across=seconds(across_layer_s=1.0) - own,
-        old=seconds(old_engine_sequence_s=1.0) - own,
+        eager=seconds(eager_layer_s=1.0) - own if "eager" in flags else 0.0,
+        lora=seconds(lora_layer_s=1.0) - own if "lora" in flags else 0.0,
+        across=seconds(across_layer_s=1.0) - own if leaves else 0.0,
+        old=seconds(old_engine_sequence_s=1.0) - own if "old_engine" in flags else 0.0,
     )
 
 
@@ -160,55 +161,52 @@ def pass_of(run: Run, op: Op, head: str = "logits", trained: bool = True) -> Pas
     price = price_training if op is Op.TRAIN else price_forward
     base = framework_constants(run.framework, run.engine_class)
 
-    def table(factor: float, micro_batch_s: float, onload_s: float) -> PriceTable:
-        constants: FrameworkConstants = replace(
-            base,
-            train_factor=_figure(factor),
-            forward_factor=_figure(factor),
-            moe_factor=_figure(1.0),
-            platforms={},
-            micro_batch_s=_figure(micro_batch_s),
-            micro_batch_lora_s=_figure(micro_batch_s),
-            onload_s=_figure(onload_s),
-        )
-        return price(work, run.train_mesh, columns, run.machine, constants)
-
-    once = table(1.0, 0.0, 0.0)
-    whole = float(once.seconds[0])
-    scaled = float(table(2.0, 0.0, 0.0).seconds[0]) - whole
-    copies = next(float(term.seconds[0]) for term in once.times if term.name == "offload_parameters")
-    moved = next(
-        float(term.seconds[0]) for term in table(1.0, 0.0, 1e6).times if term.name == "offload_parameters"
+    constants: FrameworkConstants = replace(
+        base,
+        train_factor=_figure(2.0),
+        forward_factor=_figure(2.0),
+        moe_factor=_figure(1.0),
+        platforms={},
+        micro_batch_s=_figure(1.0),
+        micro_batch_lora_s=_figure(1.0),
+        onload_s=_figure(0.0),
     )
+    table = price(work, run.train_mesh, columns, run.machine, constants)
+    terms = {term.name: float(term.seconds[0]) for term in table.times}
+    once, late = terms["framework_factor"], terms["length_imbalance"]
+    copies, overhead = terms["offload_parameters"], terms["framework_micro_batches"]
     return Pass(
-        scaled=scaled,
-        plain=whole - scaled - copies,
-        per_micro_batch=float(table(1.0, 1.0, 0.0).seconds[0]) - whole,
+        scaled=once + late / 2.0,
+        plain=float(table.seconds[0]) - 2.0 * once - late - copies - overhead,
+        per_micro_batch=overhead,
         copies=copies,
-        transfers=moved / 1e6,
+        transfers=0.0 if copies == 0.0 else (2.0 if op is Op.TRAIN else 1.0),
     )
 
 
 def sync_of(run: Run) -> Sync:
     """Price the weight sync of a run from its training to its generation layout."""
     work = work_of(run, Op.TRAIN)
-    source = price_training(work, run.train_mesh, columns_of([run.train_layout], run.train_mesh), run.machine)
-    target = price_generation(
-        work_of(run, Op.GENERATE),
-        run.generation_mesh,
-        columns_of([run.generation_layout], run.generation_mesh),
-        run.machine,
+    train, engine = run.train_layout, run.generation_layout
+    source = (
+        ("kind", TRAINING),
+        ("offload", int(train.offload_parameters)),
+        ("pp", train.pp),
+        ("shard", train.shard_size if train.zero == 3 else 1),
+        ("tp", train.tp),
     )
+    precision = WORDS["precision"].index(engine.precision)
+    target = (("kind", GENERATION), ("pp", engine.pp), ("precision", precision), ("tp", engine.tp))
     none, fast = _figure(0.0), _figure(1e30)
 
-    def seconds(signatures: tuple[tuple[tuple[str, int], ...], ...], bandwidth: Figure) -> float:
-        free = SyncConstants(none, none, bandwidth, none, none, bandwidth)
+    free = SyncConstants(none, none, fast, none, none, fast)
+
+    def seconds(signature: Signature) -> float:
         pairs = sync_seconds(
-            work, run.machine, run.framework, run.train_mesh, signatures, run.generation_mesh, target.signatures, free
+            work, run.machine, run.framework, run.train_mesh, (signature,), run.generation_mesh, (target,), free
         )
         return float(pairs.same[0, 0])
 
+    gather = seconds(tuple((name, 0 if name == "offload" else value) for name, value in source))
     moved = 2.0 * run.architecture.parameters
-    idle = tuple(tuple((name, 0 if name == "offload" else value) for name, value in one) for one in source.signatures)
-    gather = seconds(idle, fast)
-    return Sync(moved, tensor_count(run.architecture), gather, seconds(source.signatures, fast) - gather)
+    return Sync(moved, tensor_count(run.architecture), gather, seconds(source) - gather)
