@@ -16,6 +16,7 @@ from rpegc.cost.constants import (
     GRADIENT_BYTES,
     MEMORY_ROWS,
 )
+from rpegc.cost.layer import mixer_channels
 from rpegc.cost.model_state import LocalParameters, stored_bytes, updated_parameters
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
@@ -122,7 +123,7 @@ def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     mlp = dense * 3.0 * a.intermediate + moe * (
         routed * (2.0 * a.hidden + 3.0 * a.expert_intermediate) + 3.0 * a.shared_intermediate
     )
-    per_token = 5.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + mlp) / shape.tp
+    per_token = 5.0 * a.hidden / split + (mixer_channels(a) + mlp) / shape.tp
     share = np.where(shape.recompute_selective, shape.constants.selective_memory.value, 1.0)
     everything = 2.0 * tokens * per_token * in_flight * share
     return np.where(shape.recompute_full, kept + one_layer, everything)

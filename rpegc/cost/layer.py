@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rpegc.architecture import Architecture
 from rpegc.cost.constants import (
     ATTENTION_BACKWARD,
     ELEMENTWISE_BACKWARD,
@@ -19,6 +20,7 @@ from rpegc.cost.constants import (
     KERNELS_PER_MOE_LAYER,
     NVFP4_SPEEDUP,
     PERMUTE_BYTES,
+    RECURRENCE_SHARE,
     UNFUSED_SCORE_SHARE,
 )
 from rpegc.cost.framework import attention_asymptote
@@ -32,16 +34,21 @@ Seconds = tuple[FloatArray, FloatArray]
 def linear_shapes(shape: StepShape) -> tuple[tuple[float, FloatArray, FloatArray], ...]:
     """Return (occurrences per layer, output width, input width) of a layer's dense matrices as one GPU holds them.
 
-    Tensor parallelism splits the outputs of qkv and of the MLP's first matrices, the inputs of the others. A model of
-    mixed layers counts each kind by its share.
+    Tensor parallelism splits the outputs of a mixer's and the MLP's first matrices, the inputs of the others. A model
+    of mixed layers counts each kind by its share.
     """
     a, tp = shape.architecture, shape.tp
     hidden = np.full(shape.rows, float(a.hidden))
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    shapes = [
-        (1.0, (a.heads + 2 * a.kv_heads) * a.head_dim / tp, hidden),
-        (1.0, hidden, a.heads * a.head_dim / tp),
-    ]
+    shapes: list[tuple[float, FloatArray, FloatArray]] = []
+    for mixer in a.mixers:
+        for matrix in mixer.matrices(a.hidden):
+            outputs = matrix.width / np.where(matrix.split == "width", tp, 1.0)
+            inputs = matrix.depth / np.where(matrix.split == "depth", tp, 1.0)
+            shapes.append((mixer.layers / a.layers, outputs, inputs))
+    if a.expert_hidden and moe > 0:
+        latent = np.full(shape.rows, float(a.expert_hidden))
+        shapes += [(moe, latent, hidden), (moe, hidden, latent)]
     for share, width in ((dense, a.intermediate), (moe, a.shared_intermediate)):
         if share > 0 and width > 0:
             shapes += [(share, (a.mlp_matrices - 1) * width / tp, hidden), (share, hidden, width / tp)]
@@ -82,9 +89,20 @@ def casts(shape: StepShape) -> Seconds:
     a = shape.architecture
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
-    per_token = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * width + 3.0 * a.heads * a.head_dim) / shape.tp
+    per_token = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * width + 3.0 * inner_width(a)) / shape.tp
     forward = elementwise_seconds(shape.machine, per_token * shape.tokens)
     return forward, forward * shape.training
+
+
+def inner_width(architecture: Architecture) -> float:
+    """Return the mean width of what a layer's mixer hands to its output projection: heads times head width."""
+    a = architecture
+    return sum(mixer.layers / a.layers * mixer.matrices(a.hidden)[-1].depth for mixer in a.mixers)
+
+
+def mixer_channels(architecture: Architecture) -> float:
+    """Return the mean elements per token that a layer's mixer moves in element-wise kernels and keeps for backward."""
+    return sum(mixer.layers / architecture.layers * mixer.channels for mixer in architecture.mixers)
 
 
 def unfused_attention(shape: StepShape) -> Seconds:
@@ -107,26 +125,30 @@ def attention(shape: StepShape) -> Seconds:
     """Fused causal attention: 4 heads * head_dim FLOP per token and attended position, of which each GPU has 1/tp.
 
     Context and Ulysses parallelism split the tokens (or the heads) of longer micro-batches: the work per token stays.
+    Layers with a window attend to fewer positions; each kind of layer counts by its share.
     """
     if shape.constants.score_bytes[0].value > 0:
         return unfused_attention(shape)
     a = shape.architecture
-    forward = attention_forward_seconds(
-        shape.machine,
-        shape.tokens,
-        a.heads / shape.tp,
-        a.head_dim,
-        shape.context,
-        kv_heads=a.kv_heads / shape.tp,
-        asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
-    )
+    forward = np.zeros(shape.rows)
+    for mixer in a.score_mixers:
+        forward += (mixer.layers / a.layers) * attention_forward_seconds(
+            shape.machine,
+            shape.tokens,
+            mixer.heads / shape.tp,
+            mixer.score_width,
+            mixer.attended_in_pass(shape.context),
+            kv_heads=mixer.score_heads / shape.tp,
+            asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
+        )
     return forward, forward * ATTENTION_BACKWARD.value * shape.training
 
 
 def elementwise(shape: StepShape) -> Seconds:
     """Norms, rotary embedding, activation, residuals: 2 (10 H/sp + 2 (h + kv) d/tp + c I/tp) bytes per token.
 
-    c = 3 for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
+    10 H stand for two norms; recurrent layers move what their convolution and gate take in place of 2 (h + kv) d. c = 3
+    for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
     The framework multiplies the traffic.
     """
     a, tp = shape.architecture, shape.tp
@@ -134,10 +156,22 @@ def elementwise(shape: StepShape) -> Seconds:
     channels = 3.0 if a.mlp_matrices == 3 else 2.0
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
-    per_token = 2.0 * (10.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + channels * width) / tp)
+    per_token = 2.0 * (5.0 * a.layer_norms * a.hidden / split + (mixer_channels(a) + channels * width) / tp)
     traffic = per_token * shape.tokens * shape.constants.elementwise.value
     forward = elementwise_seconds(shape.machine, traffic)
     return forward, forward * ELEMENTWISE_BACKWARD.value * shape.training
+
+
+def recurrence(shape: StepShape) -> Seconds:
+    """Scans of linear attention and state-space layers: their chunked products at a share of the GEMM asymptote.
+
+    Backward twice that. Tensor parallelism splits the heads. Source of the share: `RECURRENCE_SHARE`.
+    """
+    a = shape.architecture
+    flops = sum(mixer.layers / a.layers * mixer.scan_flops for mixer in a.mixers)
+    rate = RECURRENCE_SHARE.value * shape.machine.accelerator.gemm_sustained.value
+    forward = flops * shape.tokens / shape.tp / rate
+    return forward, 2.0 * forward * shape.training
 
 
 def adapters(shape: StepShape) -> Seconds:
@@ -169,8 +203,8 @@ def experts(shape: StepShape) -> Seconds:
     speedup = shape.constants.fp8_experts.value if shape.work.engine_flags & {"fp8", "nvfp4"} else 1.0
     asymptote = accelerator.gemm_sustained.value * GROUPED_GEMM_SHARE.value * speedup
     rate = asymptote * rows / (rows + GROUPED_GEMM_HALF_ROWS.value) * width / (width + accelerator.gemm_k0.value)
-    flops = 2.0 * a.mlp_matrices * a.hidden * width * routed
-    weights = 2.0 * a.mlp_matrices * a.hidden * width * a.experts / shape.ep
+    flops = 2.0 * a.mlp_matrices * a.expert_depth * width * routed
+    weights = 2.0 * a.mlp_matrices * a.expert_depth * width * a.experts / shape.ep
     pass_s = np.maximum(flops / rate, weights / accelerator.hbm_achieved.value)
     share = a.moe_layers / a.layers
     gradients = 1.0 if shape.work.lora_rank else 2.0
@@ -182,7 +216,7 @@ def routing(shape: StepShape) -> Seconds:
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    traffic = PERMUTE_BYTES.value * a.experts_per_token * a.hidden * shape.tokens / shape.tp
+    traffic = PERMUTE_BYTES.value * a.experts_per_token * a.expert_depth * shape.tokens / shape.tp
     permute = elementwise_seconds(shape.machine, traffic)
     fixed = shape.constants.moe_layer_s.value
     share = a.moe_layers / a.layers
@@ -208,7 +242,8 @@ def logits_and_loss(shape: StepShape) -> Seconds:
 def host_launch_seconds(shape: StepShape) -> FloatArray:
     """Return the least time in which the host can launch one layer's kernels, all directions of a micro-batch."""
     a = shape.architecture
-    kernels = (a.dense_layers * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
+    dense = a.dense_layers + 0.5 * a.bare_layers  # a mixer alone is half of a layer
+    kernels = (dense * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
     return kernels * KERNEL_LAUNCH_S.value * shape.constants.host_factor.value * passes(shape)
 
 
