@@ -23,7 +23,7 @@ from rpegc.cost.framework import attention_asymptote
 from rpegc.cost.gemm import gemm_seconds
 from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds
 from rpegc.cost.step_shape import StepShape
-from rpegc.target import FloatArray
+from rpegc.target import FloatArray, IntArray
 
 Seconds = tuple[FloatArray, FloatArray]
 
@@ -61,11 +61,12 @@ def _products(
     tokens: FloatArray,
     matrices: tuple[tuple[float, FloatArray, FloatArray], ...],
     speedup: float,
-    groups: FloatArray | float = 1.0,
+    groups: FloatArray | None = None,
 ) -> Seconds:
     """Return seconds of products with matrices (occurrences, output width, input width), as one call of the curve.
 
-    Backward = the input's gradient (tokens, in, out) and, without adapters, the weight's (out, in, tokens).
+    Backward = the input's gradient (tokens, in, out) and, without adapters, the weight's (out, in, tokens). Layouts
+    that differ in neither sizes nor `groups` are priced once.
     """
     sizes = [(share, tokens, out, into) for share, out, into in matrices]
     count = len(sizes)
@@ -73,14 +74,30 @@ def _products(
         sizes += [(share, tokens, into, out) for share, out, into in matrices]
         if not shape.work.lora_rank:
             sizes += [(share, out, into, tokens) for share, out, into in matrices]
-    table = np.empty((3, len(sizes), shape.rows))
+    varying = [tokens, *(width for _, *widths in matrices for width in widths), *(() if groups is None else (groups,))]
+    first, again = distinct_rows(varying)
+    table = np.empty((3, len(sizes), len(first)))
     for row, (_, *size) in enumerate(sizes):
         for axis, values in enumerate(size):
-            table[axis, row] = values
+            table[axis, row] = values[first]
     m, n, k = table
-    seconds = gemm_seconds(shape.machine, m, n, k, speedup=speedup, groups=groups)
-    seconds = seconds * np.array([size[0] for size in sizes])[:, None]
-    return np.sum(seconds[:count], axis=0), np.sum(seconds[count:], axis=0)
+    each = gemm_seconds(shape.machine, m, n, k, speedup=speedup, groups=1.0 if groups is None else groups[first])
+    each = each * np.array([size[0] for size in sizes])[:, None]
+    return np.sum(each[:count], axis=0)[again], np.sum(each[count:], axis=0)[again]
+
+
+def distinct_rows(columns: list[FloatArray]) -> tuple[IntArray, IntArray]:
+    """Return the first row of every distinct combination of values, and for every row the number of its combination."""
+    rows = len(columns[0])
+    if rows == 1:
+        return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    key = np.zeros(rows, dtype=np.int64)
+    for column in columns:
+        if column.min() != column.max():
+            values, codes = np.unique(column, return_inverse=True)
+            key = key * len(values) + codes
+    _, first, again = np.unique(key, return_index=True, return_inverse=True)
+    return first, again
 
 
 def fp8_speedup(shape: StepShape) -> float:
