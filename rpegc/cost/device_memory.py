@@ -16,6 +16,7 @@ from rpegc.cost.constants import (
     GRADIENT_BYTES,
     MEMORY_ROWS,
 )
+from rpegc.cost.layer import inner_width, mixer_channels
 from rpegc.cost.model_state import LocalParameters, stored_bytes, updated_parameters
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
@@ -115,9 +116,9 @@ def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     in_flight = np.minimum(shape.pp, shape.micro_batches) * shape.stage_layers
     kept = 2.0 * tokens * a.hidden / split * np.where(shape.offload_activations, 2.0, in_flight)
-    routed = a.experts_per_token * (a.hidden + 3.0 * a.expert_intermediate)
+    routed = a.experts_per_token * (a.expert_depth + 3.0 * a.expert_intermediate)
     mlp = dense * 3.0 * a.intermediate + moe * (routed + 3.0 * a.shared_intermediate)
-    per_token = 5.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + mlp) / shape.tp
+    per_token = 5.0 * a.hidden / split + (mixer_channels(a) + mlp) / shape.tp
     share = np.where(shape.recompute_selective, shape.constants.selective_memory.value, 1.0)
     everything = 2.0 * tokens * per_token * in_flight * share
     return np.where(shape.recompute_full, kept + one_layer, everything)
@@ -131,11 +132,11 @@ def layer_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     """
     a, c = shape.architecture, shape.constants
     split = np.where(shape.sequence_parallel, shape.tp, 1.0)
-    common = c.token_memory.value * (a.hidden / split + (a.heads + 2 * a.kv_heads) * a.head_dim / shape.tp)
+    common = c.token_memory.value * (a.hidden / split + (mixer_channels(a) - inner_width(a)) / shape.tp)
     gathered = np.where(split > 1.0, 4.0 * a.hidden, 0.0)
     dense = c.mlp_memory.value * a.intermediate if a.dense_layers else 0.0
     width = a.experts_per_token * a.expert_intermediate + a.shared_intermediate
-    routed = c.mlp_memory.value * width + c.route_memory.value * a.experts_per_token * a.hidden
+    routed = c.mlp_memory.value * width + c.route_memory.value * a.experts_per_token * a.expert_depth
     return tokens * (common + gathered + max(dense, routed if a.moe_layers else 0.0) / shape.tp)
 
 

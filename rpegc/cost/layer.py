@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rpegc.architecture import Architecture
 from rpegc.cost.constants import (
     ATTENTION_BACKWARD,
     ELEMENTWISE_BACKWARD,
@@ -17,6 +18,7 @@ from rpegc.cost.constants import (
     KERNELS_PER_LAYER,
     KERNELS_PER_MOE_LAYER,
     NVFP4_SPEEDUP,
+    RECURRENCE_SHARE,
     UNFUSED_SCORE_SHARE,
 )
 from rpegc.cost.framework import attention_asymptote
@@ -31,16 +33,21 @@ Seconds = tuple[FloatArray, FloatArray]
 def linear_shapes(shape: StepShape) -> tuple[tuple[float, FloatArray, FloatArray], ...]:
     """Return (occurrences per layer, output width, input width) of a layer's dense matrices as one GPU holds them.
 
-    Tensor parallelism splits the outputs of qkv and of the MLP's first matrices, the inputs of the others. A model of
-    mixed layers counts each kind by its share.
+    Tensor parallelism splits the outputs of a mixer's and the MLP's first matrices, the inputs of the others. A model
+    of mixed layers counts each kind by its share.
     """
     a, tp = shape.architecture, shape.tp
     hidden = np.full(shape.rows, float(a.hidden))
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    shapes = [
-        (1.0, (a.heads + 2 * a.kv_heads) * a.head_dim / tp, hidden),
-        (1.0, hidden, a.heads * a.head_dim / tp),
-    ]
+    shapes: list[tuple[float, FloatArray, FloatArray]] = []
+    for mixer in a.mixers:
+        for matrix in mixer.matrices(a.hidden):
+            outputs = matrix.width / np.where(matrix.split == "width", tp, 1.0)
+            inputs = matrix.depth / np.where(matrix.split == "depth", tp, 1.0)
+            shapes.append((mixer.layers / a.layers, outputs, inputs))
+    if a.expert_hidden and moe > 0:
+        latent = np.full(shape.rows, float(a.expert_hidden))
+        shapes += [(moe, latent, hidden), (moe, hidden, latent)]
     for share, width in ((dense, a.intermediate), (moe, a.shared_intermediate)):
         if share > 0 and width > 0:
             shapes += [(share, (a.mlp_matrices - 1) * width / tp, hidden), (share, hidden, width / tp)]
@@ -118,11 +125,22 @@ def casts(shape: StepShape) -> Seconds:
     a = shape.architecture
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     width = dense * a.intermediate + moe * (
-        a.shared_intermediate + a.experts_per_token * (a.hidden + a.expert_intermediate)
+        a.shared_intermediate + a.experts_per_token * (a.expert_depth + a.expert_intermediate)
     )
-    per_token = FP8_CAST_BYTES.value * 3.0 * (2.0 * a.hidden + width + a.heads * a.head_dim) / shape.tp
+    per_token = FP8_CAST_BYTES.value * 3.0 * (2.0 * a.hidden + width + inner_width(a)) / shape.tp
     forward = elementwise_seconds(shape.machine, per_token * shape.tokens)
     return forward, forward * shape.training
+
+
+def inner_width(architecture: Architecture) -> float:
+    """Return the mean width of what a layer's mixer hands to its output projection: heads times head width."""
+    a = architecture
+    return sum(mixer.layers / a.layers * mixer.matrices(a.hidden)[-1].depth for mixer in a.mixers)
+
+
+def mixer_channels(architecture: Architecture) -> float:
+    """Return the mean elements per token that a layer's mixer moves in element-wise kernels and keeps for backward."""
+    return sum(mixer.layers / architecture.layers * mixer.channels for mixer in architecture.mixers)
 
 
 def unfused_attention(shape: StepShape) -> Seconds:
@@ -145,26 +163,30 @@ def attention(shape: StepShape) -> Seconds:
     """Fused causal attention: 4 heads * head_dim FLOP per token and attended position, of which each GPU has 1/tp.
 
     Context and Ulysses parallelism split the tokens (or the heads) of longer micro-batches: the work per token stays.
+    Layers with a window attend to fewer positions; each kind of layer counts by its share.
     """
     if shape.constants.score_bytes[0].value > 0:
         return unfused_attention(shape)
     a = shape.architecture
-    forward = attention_forward_seconds(
-        shape.machine,
-        shape.tokens,
-        a.heads / shape.tp,
-        a.head_dim,
-        shape.context,
-        kv_heads=a.kv_heads / shape.tp,
-        asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
-    )
+    forward = np.zeros(shape.rows)
+    for mixer in a.score_mixers:
+        forward += (mixer.layers / a.layers) * attention_forward_seconds(
+            shape.machine,
+            shape.tokens,
+            mixer.heads / shape.tp,
+            mixer.score_width,
+            mixer.attended_in_pass(shape.context),
+            kv_heads=mixer.score_heads / shape.tp,
+            asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
+        )
     return forward, forward * ATTENTION_BACKWARD.value * shape.training
 
 
 def elementwise(shape: StepShape) -> Seconds:
     """Norms, rotary embedding, activation, residuals: 2 (10 H/sp + 2 (h + kv) d/tp + c I/tp) bytes per token.
 
-    c = 3 for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
+    10 H stand for two norms; recurrent layers move what their convolution and gate take in place of 2 (h + kv) d. c = 3
+    for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
     The framework multiplies the traffic.
     """
     a, tp = shape.architecture, shape.tp
@@ -172,10 +194,22 @@ def elementwise(shape: StepShape) -> Seconds:
     channels = 3.0 if a.mlp_matrices == 3 else 2.0
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
-    per_token = 2.0 * (10.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + channels * width) / tp)
+    per_token = 2.0 * (5.0 * a.layer_norms * a.hidden / split + (mixer_channels(a) + channels * width) / tp)
     traffic = per_token * shape.tokens * shape.constants.elementwise.value
     forward = elementwise_seconds(shape.machine, traffic)
     return forward, forward * ELEMENTWISE_BACKWARD.value * shape.training
+
+
+def recurrence(shape: StepShape) -> Seconds:
+    """Scans of linear attention and state-space layers: their chunked products at a share of the GEMM asymptote.
+
+    Backward twice that. Tensor parallelism splits the heads. Source of the share: `RECURRENCE_SHARE`.
+    """
+    a = shape.architecture
+    flops = sum(mixer.layers / a.layers * mixer.scan_flops for mixer in a.mixers)
+    rate = RECURRENCE_SHARE.value * shape.machine.accelerator.gemm_sustained.value
+    forward = flops * shape.tokens / shape.tp / rate
+    return forward, 2.0 * forward * shape.training
 
 
 def adapters(shape: StepShape) -> Seconds:
@@ -204,7 +238,7 @@ def experts(shape: StepShape) -> Seconds:
     routed = shape.tokens / shape.tp * a.experts_per_token * shape.etp
     groups = a.experts / shape.ep
     rows = np.maximum(routed / groups, 1e-9)
-    width, hidden = a.expert_intermediate / shape.etp, np.full(shape.rows, float(a.hidden))
+    width, hidden = a.expert_intermediate / shape.etp, np.full(shape.rows, float(a.expert_depth))
     share = a.moe_layers / a.layers / GROUPED_GEMM_SHARE.value
     matrices = ((share, (a.mlp_matrices - 1) * width, hidden), (share, hidden, width))
     return _products(shape, rows, matrices, fp8_speedup(shape), groups)
@@ -215,7 +249,7 @@ def routing(shape: StepShape) -> Seconds:
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    traffic = shape.constants.permute_bytes.value * a.experts_per_token * a.hidden * shape.tokens / shape.tp
+    traffic = shape.constants.permute_bytes.value * a.experts_per_token * a.expert_depth * shape.tokens / shape.tp
     permute = elementwise_seconds(shape.machine, traffic)
     fixed = shape.constants.moe_layer_s.value
     share = a.moe_layers / a.layers
@@ -236,7 +270,8 @@ def logits_and_loss(shape: StepShape) -> Seconds:
 def host_launch_seconds(shape: StepShape) -> FloatArray:
     """Return the least time in which the host can launch one layer's kernels, all directions of a micro-batch."""
     a = shape.architecture
-    kernels = (a.dense_layers * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
+    dense = a.dense_layers + 0.5 * a.bare_layers  # a mixer alone is half of a layer
+    kernels = (dense * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
     return kernels * KERNEL_LAUNCH_S.value * shape.constants.host_factor.value * passes(shape)
 
 

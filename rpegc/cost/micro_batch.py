@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.cost import exchange, layer
-from rpegc.cost.constants import PRETRAINING
+from rpegc.cost.constants import PRETRAINING, RECURRENCE_SHARE
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray
 
@@ -43,6 +43,8 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         _computed("attention", attention, "4 h d FLOP per token and attended position; " + PRETRAINING),
         _computed("elementwise", layer.elementwise(shape), "bytes per token over HBM bandwidth; " + PRETRAINING),
     ]
+    if shape.architecture.recurrent_layers:
+        terms.append(_computed("recurrence", layer.recurrence(shape), RECURRENCE_SHARE.source))
     if shape.work.engine_flags & {"fp8", "fp8_rowwise", "nvfp4"}:
         terms.append(_computed("casts", layer.casts(shape), "casts to FP8; " + PRETRAINING))
     if shape.work.lora_rank:

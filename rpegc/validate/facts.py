@@ -38,13 +38,21 @@ _PLAIN = {
     "apertus-70b": (80, 8192, 43008, 64, 8, 131072),
 }
 _FOREIGN = (
-    ("deepseek-?v4", "architecture not published for certain"),
-    ("deepseek|kimi|moonlight", "multi-head latent attention, which rpegc does not price"),
-    ("gpt-oss|gpt oss", "windowed attention with a learned softmax offset, which rpegc does not price"),
-    ("nemotron-?3", "a hybrid with state-space layers, which rpegc does not price"),
+    ("deepseek-?v4", "compressed sparse attention, which rpegc does not price"),
+    ("nemotron-3-ultra|nemotron-3-5", "architecture not published for certain"),
 )
+# What the tables call models that the catalogue has under the repository's name.
+_PUBLISHED = (
+    (r"deepseek-?v3(-\(w/o?-mtp\))?", "deepseek-ai/DeepSeek-V3"),
+    (r"kimi-k2", "moonshotai/Kimi-K2-Instruct"),
+    (r"nemotron-3-nano(-30b-a3b)?", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+    (r"nemotron-3-super", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"),
+)
+# Tokens beyond the next that the recipes of Megatron-Bridge predict by default: the FLOP per token that the tables
+# print say so (DeepSeek-V3 260 GFLOP with, 250 without; Nemotron 3 Super 85, where the model alone has 76).
+_PREDICTED = {"deepseek-ai/DeepSeek-V3": 1, "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": 2}
 FOREIGN_MIXTURES = re.compile(r"deepseek|kimi|moonlight|gpt.oss|nemotron.3|mixtral|a\d+b")
-"""Names of mixtures of experts that rpegc does not price."""
+"""Names of mixtures of experts, for the part of a table that a skipped row belongs to."""
 
 _MEGATRON_SHAPE = re.compile(r"layers (\d+) hidden (\d+) heads (\d+)")
 
@@ -115,10 +123,34 @@ def _known(name: str) -> tuple[str, Architecture] | None:
     if llama:
         series, billions = llama.groups()
         name = f"llama-2-{billions}b-hf" if series == "2" else f"llama-3.1-{billions}b"
+    for pattern, reference in _PUBLISHED:
+        if re.fullmatch(pattern, name):
+            published = load_architecture(reference, Path("."), None)
+            depth = 0 if name.endswith("(w/o-mtp)") else _PREDICTED.get(reference, 0)
+            return reference.split("/")[-1].lower(), with_prediction(published, depth)
     for reference in catalogue_models():
         if reference.split("/")[-1].lower() == name:
             return name.removesuffix("-instruct-2507"), load_architecture(reference, Path("."), None)
     return None
+
+
+def with_prediction(architecture: Architecture, depth: int) -> Architecture:
+    """Return a model that also predicts `depth` tokens beyond the next, as pretraining recipes train it.
+
+    Each takes one more layer of attention and experts, and a pass through the head: the vocabulary counts once more.
+    """
+    if not depth:
+        return architecture
+    a = architecture
+    first, *others = a.own_mixers
+    halves = depth if a.bare_layers else 0  # where a mixer and its experts are layers of their own
+    return replace(
+        a,
+        layers=a.layers + depth + halves,
+        bare_layers=a.bare_layers + halves,
+        own_mixers=(replace(first, layers=first.layers + depth), *others),
+        vocabulary=a.vocabulary * (1 + depth),
+    )
 
 
 def gpu_of(row: Row) -> str:
