@@ -65,7 +65,7 @@ def windowed(config: ModelConfig, family: Family, heads: Heads) -> tuple[Mixer, 
     one = attention(config, family, heads)
     reach = {FULL: 0}
     if kinds[SLIDING]:
-        reach[SLIDING] = family.integer(config, "sliding_window")
+        reach[SLIDING] = _window(config, family)
     if kinds[CHUNKED]:
         reach[CHUNKED] = family.integer(config, "attention_chunk_size")
     return tuple(
@@ -73,6 +73,12 @@ def windowed(config: ModelConfig, family: Family, heads: Heads) -> tuple[Mixer, 
         for kind in (FULL, SLIDING, CHUNKED)
         if kinds[kind]
     )
+
+
+def _window(config: ModelConfig, family: Family) -> int:
+    """Return the window of layers that have one: the family's where the key is absent, an error where it is null."""
+    default = None if "sliding_window" in config.facts else family.defaults.get("sliding_window")
+    return integer(config, "sliding_window", default)
 
 
 def gemma4(config: ModelConfig, family: Family, heads: Heads) -> tuple[Mixer, ...]:
@@ -93,8 +99,7 @@ def gemma4(config: ModelConfig, family: Family, heads: Heads) -> tuple[Mixer, ..
     if kinds[FULL]:
         mixers.append(replace(wide, layers=kinds[FULL]))
     if kinds[SLIDING]:
-        window = family.integer(config, "sliding_window")
-        mixers.append(replace(one, layers=kinds[SLIDING], reach=window))
+        mixers.append(replace(one, layers=kinds[SLIDING], reach=_window(config, family)))
     return tuple(mixers)
 
 

@@ -150,5 +150,6 @@ MIXTURES: dict[str, Family] = {
         qk_norm="full",
         mixture=experts.everywhere,
         reads=LOCAL | CODE | QUANTISED,
+        active_tables=1,
     ),
 }
