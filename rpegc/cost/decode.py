@@ -9,7 +9,7 @@ A decode step extends every running sequence of an engine by one token:
     kernels  = gaps per step, per layer, per MoE and latent layer; element-wise traffic per sequence
     overhead = kernels, and what the scheduler on the host (per step and per sequence) takes longer than the GPU
 
-The smooth maximum of a and b is (a^6 + b^6)^(1/6): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)): routers
+The smooth maximum of a and b is (a^8 + b^8)^(1/8): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)): routers
 prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert m = b k / touched.
 Form and constants: see the sources in `rpegc.cost.engines`.
 """
@@ -102,14 +102,14 @@ class DecodeModel:
     host_s: FloatArray
     sequence_s: FloatArray
 
-    def rows(self, start: int, stop: int) -> DecodeModel:
-        """Return the coefficients of some rows."""
+    def rows(self, rows: IntArray) -> DecodeModel:
+        """Return the coefficients of some rows, by number."""
         arrays = {
-            name: getattr(self, name)[start:stop]
+            name: getattr(self, name)[rows]
             for name in self.__slots__
             if name not in ("experts", "visits", "half_tokens", "kv_windows")
         }
-        windows = tuple((mixer, seconds[start:stop]) for mixer, seconds in self.kv_windows)
+        windows = tuple((mixer, seconds[rows]) for mixer, seconds in self.kv_windows)
         return DecodeModel(self.experts, self.visits, self.half_tokens, kv_windows=windows, **arrays)
 
     def step(self, active: FloatArray, context: FloatArray) -> StepTerms:
@@ -148,9 +148,9 @@ class DecodeModel:
 
 
 def _larger(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return a smooth maximum of two times that overlap: (a^6 + b^6)^(1/6)."""
-    a, b = first * first, second * second
-    return np.asarray(np.cbrt(np.sqrt(a * a * a + b * b * b)))
+    """Return a smooth maximum of two times that overlap: (a^8 + b^8)^(1/8)."""
+    a, b = np.square(np.square(first)), np.square(np.square(second))
+    return np.asarray(np.sqrt(np.sqrt(np.sqrt(a * a + b * b))))
 
 
 def decode_model(

@@ -24,6 +24,7 @@ from rpegc.cost.table import PriceTable, TimeTerm
 from rpegc.cost.turns import turn_terms
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
+from rpegc.lengths import GROUP_CORRELATION
 from rpegc.target import BoolArray, Columns, FloatArray, IntArray, MeshClass
 
 COMPLETION_PARTS = 8
@@ -118,9 +119,11 @@ def _bill(
     model = decode_model(architecture, machine, engine, shape)
     prefill = _prefill(work, architecture, machine, engine, shape, layouts, engines)
     grid = length_grid(work.generated_tokens, work.sequences)
+    columns = (shape.tp, shape.pp, shape.engine_dp, shape.fp8, layouts["batched_tokens"], sequences, slots, engines)
+    rows, same = _distinct(columns)
     blocks = []
-    for start in range(0, len(slots), _BLOCK_ROWS):
-        part = slice(start, start + _BLOCK_ROWS)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        part = rows[start : start + _BLOCK_ROWS]
         rollout = roll_out(
             work.generated_tokens,
             grid,
@@ -129,14 +132,24 @@ def _bill(
             slots[part],
             engines[part],
             shape.engine_dp[part].astype(np.float64),
+            work.samples_per_prompt,
+            GROUP_CORRELATION,
         )
         added = _Additions(additions.factor, additions.step_s[part], additions.sequence_s)
-        blocks.append(_integrate(rollout, model.rows(start, start + _BLOCK_ROWS), prefill[part], added))
+        blocks.append(_integrate(rollout, model.rows(part), prefill[part], added))
     names = blocks[0].seconds
     return _Bill(
-        {name: np.concatenate([block.seconds[name] for block in blocks]) for name in names},
-        np.concatenate([block.completion for block in blocks]),
+        {name: np.concatenate([block.seconds[name] for block in blocks])[same] for name in names},
+        np.concatenate([block.completion for block in blocks])[same],
     )
+
+
+def _distinct(columns: tuple[IntArray | FloatArray, ...]) -> tuple[IntArray, IntArray]:
+    """Return one row of each combination of values, and which of these every row is: equal rows are priced once."""
+    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+    packed = np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1])))
+    _, first, same = np.unique(packed.ravel(), return_index=True, return_inverse=True)
+    return first.astype(np.int64), same.reshape(-1).astype(np.int64)
 
 
 def _integrate(rollout: Rollout, model: DecodeModel, prefill: FloatArray, added: _Additions) -> _Bill:
