@@ -72,36 +72,36 @@ def _engine(
         step_s=_fitted(step_us * MICROSECOND),
         layer_s=_fitted(layer_us * MICROSECOND),
         moe_layer_s=_fitted(moe_us * MICROSECOND),
-        latent_layer_s=_fitted(12.0 * MICROSECOND),
+        latent_layer_s=_fitted(12.2 * MICROSECOND),
         host_s=_fitted(host_us * MICROSECOND),
         sequence_s=_fitted(sequence_us * MICROSECOND),
-        shared_experts_wait=Figure(1.49, "fitted", OFFLINE + "; rows with data-parallel attention"),
+        shared_experts_wait=Figure(1.51, "fitted", OFFLINE + "; rows with data-parallel attention"),
         allreduce_factor=_fitted(allreduce),
         prefill_interference=_fitted(interference),
-        gemm_bf16=_fitted(0.80),
-        gemm_fp8=_fitted(0.475),
-        expert_share=_fitted(0.235),
-        expert_half_tokens=_fitted(20.5),
+        gemm_bf16=_fitted(0.796),
+        gemm_fp8=_fitted(0.485),
+        expert_share=_fitted(0.237),
+        expert_half_tokens=_fitted(19.8),
         attention_share=_fitted(0.45),
     )
 
 
-VLLM = _engine("vllm", 273.0, 24.9, 32.2, 1144.0, 46.1, 1.31, 0.95)
-SGLANG = _engine("sglang", 280.0, 27.8, 40.2, 1144.0, 45.3, 1.60, 0.55)
-TENSORRT_LLM = _engine("tensorrt-llm", 276.0, 24.8, 33.9, 1151.0, 46.7, 1.31, 0.91)
+VLLM = _engine("vllm", 264.4, 24.7, 31.7, 1132.2, 46.3, 1.31, 0.95)
+SGLANG = _engine("sglang", 272.2, 27.9, 38.9, 1131.8, 45.5, 1.64, 0.55)
+TENSORRT_LLM = _engine("tensorrt-llm", 268.5, 24.7, 33.4, 1138.4, 47.0, 1.33, 0.92)
 TENSORRT_LLM_OFFLINE = replace(
     TENSORRT_LLM,
     name="tensorrt-llm-offline",
-    step_s=Figure(288.0 * MICROSECOND, "fitted", OFFLINE),
-    layer_s=Figure(22.9 * MICROSECOND, "fitted", OFFLINE),
+    step_s=Figure(297.2 * MICROSECOND, "fitted", OFFLINE),
+    layer_s=Figure(23.6 * MICROSECOND, "fitted", OFFLINE),
     moe_layer_s=Figure(25.1 * MICROSECOND, "fitted", OFFLINE),
-    host_s=Figure(998.0 * MICROSECOND, "fitted", OFFLINE),
-    sequence_s=Figure(9.4 * MICROSECOND, "fitted", OFFLINE),
-    allreduce_factor=Figure(5.66, "fitted", OFFLINE + "; soaks up other costs of tensor parallelism at large batches"),
-    prefill_interference=Figure(0.94, "fitted", OFFLINE),
-    gemm_bf16=Figure(0.674, "fitted", OFFLINE),
-    gemm_fp8=Figure(0.698, "fitted", OFFLINE),
-    expert_share=Figure(0.781, "fitted", OFFLINE),
+    host_s=Figure(999.0 * MICROSECOND, "fitted", OFFLINE),
+    sequence_s=Figure(9.6 * MICROSECOND, "fitted", OFFLINE),
+    allreduce_factor=Figure(5.49, "fitted", OFFLINE + "; soaks up other costs of tensor parallelism at large batches"),
+    prefill_interference=Figure(0.958, "fitted", OFFLINE),
+    gemm_bf16=Figure(0.675, "fitted", OFFLINE),
+    gemm_fp8=Figure(0.695, "fitted", OFFLINE),
+    expert_share=Figure(0.791, "fitted", OFFLINE),
     expert_half_tokens=Figure(11.3, "fitted", OFFLINE),
 )
 ENGINES: Mapping[str, EngineConstants] = MappingProxyType(
