@@ -112,18 +112,21 @@ class DecodeModel:
         windows = tuple((mixer, seconds[rows]) for mixer, seconds in self.kv_windows)
         return DecodeModel(self.experts, self.visits, self.half_tokens, kv_windows=windows, **arrays)
 
-    def step(self, active: FloatArray, context: FloatArray) -> StepTerms:
+    def step(self, active: FloatArray, context: FloatArray, tokens: float = 1.0) -> StepTerms:
         """Return the seconds of a step with `active` sequences of `context` tokens each, shape (rows, points).
+
+        The step runs `tokens` new tokens of each sequence through the model: 1, or drafts to be verified as well.
 
         With pp stages every stage works on one of pp micro-batches; a step lasts as long as a micro-batch of
         active / pp sequences takes through all layers.
         """
         batch = np.maximum(active / self.stages, np.minimum(active, 1.0))
-        weights = _larger(self.dense_read_s, self.dense_compute_s * batch)
-        experts = self._experts(batch) if self.experts else np.zeros_like(batch)
+        read = batch * tokens
+        weights = _larger(self.dense_read_s, self.dense_compute_s * read)
+        experts = self._experts(read) if self.experts else np.zeros_like(batch)
         cache = self._cache(batch, context)
-        reduces = self.reduce_step_s + self.reduce_sequence_s * batch
-        kernels = self.step_s + self.elementwise_s * batch
+        reduces = self.reduce_step_s + self.reduce_sequence_s * read
+        kernels = self.step_s + self.elementwise_s * read
         others = weights + experts + cache + reduces
         whole = _larger(others + kernels, self.host_s + self.sequence_s * active)
         return StepTerms(weights, experts, cache, reduces, self.wait * whole - others)

@@ -10,7 +10,7 @@ one sequence of maximum length has infinite seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from rpegc.cost.rl_engines import RL_ROWS, RolloutConstants, generation_interval
 from rpegc.cost.rollout import Rollout, length_grid, roll_out
 from rpegc.cost.table import PriceTable, TimeTerm
 from rpegc.cost.turns import turn_terms
-from rpegc.cost.work import StageWork
+from rpegc.cost.work import Speculation, StageWork
 from rpegc.hardware import Machine
 from rpegc.lengths import GROUP_CORRELATION
 from rpegc.target import BoolArray, Columns, FloatArray, IntArray, MeshClass
@@ -136,7 +136,7 @@ def _bill(
             GROUP_CORRELATION,
         )
         added = _Additions(additions.factor, additions.step_s[part], additions.sequence_s)
-        blocks.append(_integrate(rollout, model.rows(part), prefill[part], added))
+        blocks.append(_integrate(rollout, model.rows(part), prefill[part], added, work.speculation))
     names = blocks[0].seconds
     return _Bill(
         {name: np.concatenate([block.seconds[name] for block in blocks])[same] for name in names},
@@ -152,9 +152,13 @@ def _distinct(columns: tuple[IntArray | FloatArray, ...]) -> tuple[IntArray, Int
     return first.astype(np.int64), same.reshape(-1).astype(np.int64)
 
 
-def _integrate(rollout: Rollout, model: DecodeModel, prefill: FloatArray, added: _Additions) -> _Bill:
+def _integrate(
+    rollout: Rollout, model: DecodeModel, prefill: FloatArray, added: _Additions, speculation: Speculation | None
+) -> _Bill:
     """Sum the decode steps of a rollout by cause."""
     step = model.step(rollout.active, rollout.context)
+    if speculation is not None:
+        rollout, step = _speculate(rollout, model, step, speculation)
     extra = added.step_s + added.sequence_s * rollout.active
     every = step.total
     whole = added.factor * every + extra
@@ -171,6 +175,21 @@ def _integrate(rollout: Rollout, model: DecodeModel, prefill: FloatArray, added:
         total = total + amount
     completion = _completion(rollout, slowest * whole, added.factor * prefill, total)
     return _Bill(seconds, completion)
+
+
+def _speculate(
+    rollout: Rollout, model: DecodeModel, plain: StepTerms, speculation: Speculation
+) -> tuple[Rollout, StepTerms]:
+    """Return fewer and longer steps: each verifies the drafts in one pass, and pays for making them.
+
+    Drafts are made one after the other: each is a share of a plain step, and one more turn of the sampler on the host.
+    """
+    drafts = speculation.draft_tokens
+    verify = model.step(rollout.active, rollout.context, 1.0 + drafts)
+    share = drafts * speculation.draft_share
+    terms = {cause: _cause(verify, cause) + share * _cause(plain, cause) for cause in _CAUSES}
+    terms["engine_overhead"] = terms["engine_overhead"] + drafts * model.host_s
+    return replace(rollout, steps=rollout.steps / speculation.tokens_per_step), StepTerms(**terms)
 
 
 def _cause(step: StepTerms, cause: str) -> FloatArray:

@@ -123,6 +123,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
             memory_shortest=min((p.fit_probability for p in memory), default=1.0),
             devices=devices,
             stages=stages,
+            measurement=schedule.best_measurement(),
         ),
         bottleneck=schedule.bottleneck(period_s),
     )
@@ -255,7 +256,11 @@ def _assumptions(stages: tuple[PlannedStage, ...], request: Request) -> tuple[As
 
 
 def _warnings(
-    request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
+    request: Request,
+    memory_shortest: float,
+    devices: Devices,
+    stages: tuple[PlannedStage, ...],
+    measurement: tuple[str, float, float] | None,
 ) -> tuple[str, ...]:
     lines = []
     if devices.nodes < request.nodes:
@@ -275,6 +280,12 @@ def _warnings(
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
     if "gh200" in request.machine.name:
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    if measurement is not None:
+        stage, before, after = measurement
+        lines.append(
+            f"timing `{stage}` once on this machine would narrow the interval of the step most: its ends would lie a "
+            f"factor {after:.1f} apart, not {before:.1f}"
+        )
     if request.pipeline.get("data") is None:
         lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
     for role, what in (("reward", "the reward model"), ("teacher", "the teacher")):
