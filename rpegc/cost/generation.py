@@ -16,7 +16,7 @@ import numpy as np
 
 from rpegc.architecture import Architecture
 from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds, whole_layers
-from rpegc.cost.engine_memory import engine_memory, memory_terms, sequence_slots
+from rpegc.cost.engine_memory import engine_memory, memory_terms, preempted_share, sequence_slots
 from rpegc.cost.engines import EngineConstants, engine_of
 from rpegc.cost.rl_engines import RL_ROWS, RolloutConstants, generation_interval, rollout_constants
 from rpegc.cost.rollout import Rollout, length_grid, roll_out
@@ -55,7 +55,8 @@ def price_generation(
     memory = engine_memory(architecture, machine, shape, layouts)
     slots, runs = sequence_slots(memory, architecture, shape, layouts, work.prompt_tokens, work.response_tokens)
     constants = constants or rollout_constants(work.framework, work.engine_class, machine.accelerator.name)
-    bill = _bill(work, architecture, machine, engine, constants, shape, layouts, slots)
+    again = preempted_share(memory, architecture, shape, layouts, work.prompt_tokens, work.response_tokens, slots)
+    bill = _bill(work, architecture, machine, engine, constants, shape, layouts, slots, again)
     times = _time_terms(bill, runs, engine, constants, machine)
     turns = turn_terms(work, machine, engine, shape, layouts, mesh.nodes, bill.completion[:, -1])
     waited = sum((term.seconds for term in turns), start=np.zeros(len(runs)))
@@ -112,14 +113,17 @@ def _bill(
     shape: EngineShape,
     layouts: Columns,
     slots: FloatArray,
+    again: FloatArray,
 ) -> _Bill:
     engines = np.asarray(layouts["replicas"] * layouts["engine_dp"], dtype=np.float64)
     sequences = np.ceil(work.sequences / engines)
     additions = _additions(work, architecture, machine, constants, shape)
     model = decode_model(architecture, machine, engine, shape)
     prefill = _prefill(work, architecture, machine, engine, shape, layouts, engines)
+    waits = np.where(sequences > slots, sequences * again, 0.0)
+    prefill = prefill + waits * _recomputed(work, architecture, machine, engine, shape)
     grid = length_grid(work.generated_tokens, work.sequences)
-    columns = (shape.tp, shape.pp, shape.engine_dp, shape.fp8, layouts["batched_tokens"], sequences, slots, engines)
+    columns = (shape.tp, shape.pp, shape.engine_dp, shape.fp8, sequences, slots, engines, prefill)
     rows, same = _distinct(columns)
     blocks = []
     for start in range(0, len(rows), _BLOCK_ROWS):
@@ -243,6 +247,16 @@ def _prefill(
     overhead = engine.step_s.value + engine.layer_s.value * whole_layers(architecture)
     chunks = np.ceil(tokens / chunk)
     return np.asarray(engine.prefill_interference.value * per_engine * one / shape.pp + chunks * overhead)
+
+
+def _recomputed(
+    work: StageWork, architecture: Architecture, machine: Machine, engine: EngineConstants, shape: EngineShape
+) -> FloatArray:
+    """Return the seconds per row to read a preempted sequence again: its prompt and what it has written."""
+    response = work.generated_tokens
+    tokens = work.prompt_tokens.mean + response.second_moment / (2.0 * response.mean)
+    one = prefill_seconds(architecture, machine, engine, shape, tokens, tokens * tokens, np.full(len(shape.tp), tokens))
+    return np.asarray(engine.prefill_interference.value * one / shape.pp)
 
 
 def _additions(

@@ -89,12 +89,12 @@ SYNC_CONSTANTS = {
         in_parallel=True,
     ),
     "nemo-rl": SyncConstants(
-        same_fixed_s=Figure(15.97, "fitted", f"{NEMO_REFIT}; contains what else a colocated step takes"),
+        same_fixed_s=Figure(15.99, "fitted", f"{NEMO_REFIT}; contains what else a colocated step takes"),
         same_tensor_s=Figure(0.0, "fitted", f"{NEMO_REFIT}; contained in the bandwidth"),
         same_bandwidth=Figure(21.3 * GB, "fitted", NEMO_REFIT),
         across_fixed_s=Figure(3.94, "fitted", f"{NEMO_REFIT}; contains what else a step takes"),
         across_tensor_s=Figure(0.0, "fitted", f"{NEMO_REFIT}; contained in the bandwidth"),
-        across_bandwidth=Figure(45.6 * GB, "fitted", NEMO_REFIT),
+        across_bandwidth=Figure(45.5 * GB, "fitted", NEMO_REFIT),
     ),
     "native": SyncConstants(
         same_fixed_s=Figure(1.0, "assumed", f"bulk reshard, {NEMO_REFIT}"),
