@@ -248,6 +248,10 @@ def offline_seconds(
 
 
 DEVIATION = 0.1
+"""How far an engine's overhead may lie from that of all engines (of the logarithm)."""
+
+BURST_INTERFERENCE = 0.55
+"""SGLang reads all waiting prompts before it decodes: of a burst, a request waits for half of the others' prompts."""
 
 _SERVING_OWN: Mapping[str, tuple[float, float]] = {
     "step_s": (0.3e-3, 0.5),
@@ -312,15 +316,17 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
             rows &= fp8
         return rows
 
+    present = sorted(set(engines.tolist()))
+    base = {name: float(np.exp(np.mean([np.log(_shipped(engine, name)) for engine in present]))) for name in own}
     for name, (prior, spread) in own.items():
         key = f"base {name}"
-        constants.append(Constant(key, prior, prior, spread))
+        constants.append(Constant(key, base[name], prior, spread))
         affects[key] = concerned(name)
-    for engine in sorted(set(engines.tolist())):
+    for engine in present:
         for name in own if not offline else ():
             key = f"{engine} {name}"
-            first = 0.55 if (engine, name) == ("sglang", "prefill_interference") else 1.0
-            constants.append(Constant(key, first, first, DEVIATION))
+            first = BURST_INTERFERENCE if (engine, name) == ("sglang", "prefill_interference") else 1.0
+            constants.append(Constant(key, _shipped(engine, name) / base[name], first, DEVIATION))
             affects[key] = (engines == engine) & concerned(name)
     for name, (prior, spread) in common.items():
         constants.append(Constant(f"all {name}", getattr(ENGINES["vllm"], name).value, prior, spread))
@@ -361,8 +367,17 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
         affects[key] = releases == release
 
     return Problem(
-        np.array([case.seconds for case in cases]), [case.model for case in cases], tuple(constants), affects, predict
+        np.array([case.seconds for case in cases]),
+        [case.model for case in cases],
+        tuple(constants),
+        affects,
+        predict,
+        rounds=1,
     )
+
+
+def _shipped(engine: str, name: str) -> float:
+    return float(getattr(ENGINES[engine], name).value)
 
 
 def _chip(gpu: str) -> str:

@@ -254,6 +254,7 @@ def rl_problem(rows: list[Observation]) -> Problem:
         tuple(constants),
         {constant.name: every for constant in constants},
         predict,
+        rounds=1,
         soft_scale=SOFT_SCALE,
         fitted=np.array([not row.is_total for row in rows], dtype=bool),
     )
