@@ -9,8 +9,8 @@ A decode step extends every running sequence of an engine by one token:
     kernels  = gaps per step, per layer, per MoE and latent layer; element-wise traffic per sequence
     overhead = kernels, and what the scheduler on the host (per step and per sequence) takes longer than the GPU
 
-The smooth maximum of a and b is (a^8 + b^8)^(1/8): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)): routers
-prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert m = b k / touched.
+The smooth maximum of a and b is (a^8 + b^8)^(1/8): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)):
+routers prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert m = b k / touched.
 Form and constants: see the sources in `rpegc.cost.engines`.
 """
 
@@ -38,8 +38,8 @@ class EngineShape:
     """How each row splits the model: arrays of one length; `group` GPUs share the experts (tp * engine_dp).
 
     `weight_bytes` and `kv_bytes` are bytes per element of matrices and of the KV cache; `gpus_per_node` those that the
-    mesh uses on a node. `fp8` says whether matrices multiply in FP8. `expert_bytes` and `expert_fp8` are the same of the
-    routed experts where these have a format of their own (4 bits, multiplied in BF16).
+    mesh uses on a node. `fp8` says whether matrices multiply in FP8. `expert_bytes` and `expert_fp8` are the same of
+    the routed experts where these have a format of their own (4 bits, multiplied in BF16).
     """
 
     tp: IntArray
@@ -183,7 +183,12 @@ def decode_model(
         "dense_read_s": dense_bytes / shape.tp / weight_rate,
         "dense_compute_s": 2.0 * matrices / shape.tp / gemm,
         "expert_read_s": moe_layers * expert * expert_bytes / shape.group / weight_rate,
-        "expert_compute_s": 2.0 * moe_layers * visits * expert / shape.group / (expert_gemm * engine.expert_share.value),
+        "expert_compute_s": 2.0
+        * moe_layers
+        * visits
+        * expert
+        / shape.group
+        / (expert_gemm * engine.expert_share.value),
         "kv_token_s": sum((s for mixer, s in token_s.items() if not mixer.reach), start=np.zeros(len(shape.tp))),
         "state_s": 2.0 * architecture.state_bytes / shape.tp / kv_rate,
         "reduce_step_s": reduce_step,
@@ -235,7 +240,7 @@ def elementwise_bytes(architecture: Architecture, shape: EngineShape) -> FloatAr
 
 
 def _wait(architecture: Architecture, engine: EngineConstants, shape: EngineShape) -> FloatArray:
-    """Return the factor by which engines that share experts wait for the slowest of them, and for the busiest expert."""
+    """Return the factor by which engines that share experts wait for the slowest of them and the busiest expert."""
     shares = (shape.engine_dp > 1) & (architecture.experts > 0)
     return np.where(shares, engine.shared_experts_wait.value, 1.0)
 

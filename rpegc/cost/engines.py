@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from rpegc.hardware import Figure
-from rpegc.units import GB, GIB, MICROSECOND, MILLISECOND
+from rpegc.units import GB, GIB, MICROSECOND
 
 SERVING = (
     "fitted to 936 published rows of serving at fixed concurrency on H100 and H200: ai-dynamo/aiconfigurator "
@@ -27,9 +27,10 @@ VERL_ENGINE = "verl workers/rollout/vllm_rollout/vllm_rollout.py, workers/engine
 class EngineConstants:
     """One inference engine.
 
-    Gaps between kernels in seconds: `step_s` per decode step, `layer_s`, `moe_layer_s` and `latent_layer_s` per layer of
-    that kind. The scheduler on the host takes `host_s` per step and `sequence_s` per running sequence, while the GPU
-    works. `shared_experts_wait`: factor where engines share experts. `allreduce_factor` multiplies NCCL's latency. Shares of the peak: `gemm_bf16`,
+    Gaps between kernels in seconds: `step_s` per decode step, `layer_s`, `moe_layer_s` and `latent_layer_s` per layer
+    of that kind. The scheduler on the host takes `host_s` per step and `sequence_s` per running sequence, while the GPU
+    works. `shared_experts_wait`: factor where engines share experts. `allreduce_factor` multiplies NCCL's latency.
+    Shares of the peak: `gemm_bf16`,
     `gemm_fp8`, `expert_share` of that for experts with many tokens, half of it at `expert_half_tokens` per expert,
     `attention_share` of the bf16 peak in prefill attention. `prefill_interference`: share of prefill time
     by which decoding is delayed.

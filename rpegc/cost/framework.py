@@ -33,7 +33,8 @@ class FrameworkConstants:
 
     `train_factor`, `forward_factor`: multipliers of the whole pass. `moe_factor`: on top for mixture-of-experts.
     `micro_batch_s` (`micro_batch_lora_s`): seconds per layer, micro-batch and forward-equivalent. `onload_s`: seconds
-    per on-load of offloaded parameters. `platforms`: factor on whole passes by GPU type, 1 where it is not named. `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
+    per on-load of offloaded parameters. `platforms`: factor on whole passes by GPU type, 1 where it is not named.
+    `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
     per logit and direction. `lora_traffic`: traffic of adapters as a multiple of reading inputs and adding to outputs.
     `attention` maps a GPU type to the forward asymptote (FLOP/s) of this framework's attention kernels; GPU types that
     it does not name keep their own figure. `*_exposed`: shares of communication that computation does not cover, of

@@ -50,7 +50,7 @@ SYNC_INTERVAL = (1 / 1.6, 1.6)
 class SyncConstants:
     """How fast one framework moves weights: fixed seconds, seconds per tensor and B/s, colocated and across meshes.
 
-    `in_parallel`: across meshes every rank of the engine receives its own share at that rate, else all of it passes once.
+    `in_parallel`: across meshes every rank of the engine receives its own share at that rate, else all passes once.
     """
 
     same_fixed_s: Figure
@@ -127,7 +127,8 @@ def sync_seconds(
     all-gather of 2P bytes over the FSDP group, `onload` the copy of offloaded shards from host memory, `hops` one
     passage through the target's nodes per bucket, `quantise` the conversion to FP8. Equal signatures on one mesh
     share one copy: zero. The engine's wake-up is part of `same`; generation must not add it again.
-    `constants` stand in for those of the framework. Interval: `SYNC_INTERVAL`. Raises `InputError` for an unknown framework.
+    `constants` stand in for those of the framework. Interval: `SYNC_INTERVAL`. Raises `InputError` for an unknown
+    framework.
     Source: fitted to published verl logs and its checkpoint-engine ablation; other frameworks assumed from them.
     """
     if constants is None and framework not in SYNC_CONSTANTS:

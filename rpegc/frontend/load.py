@@ -14,8 +14,8 @@ from rpegc.frontend.expand import expand
 from rpegc.frontend.hf_config import load_architecture
 from rpegc.frontend.histogram import read_histogram
 from rpegc.frontend.pipeline import Histogram, Pipeline
-from rpegc.frontend.rollouts import SUFFIXES, read_rollouts
 from rpegc.frontend.presets import stage_recipes
+from rpegc.frontend.rollouts import SUFFIXES, read_rollouts
 from rpegc.frontend.rules import check_rules
 from rpegc.frontend.schema import PipelineSpec, validate_document
 from rpegc.frontend.yaml_source import YamlDocument, parse_yaml, read_yaml

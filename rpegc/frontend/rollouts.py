@@ -1,4 +1,4 @@
-"""Read lengths from the rollouts of a run: JSON lines, one sample a line, as verl dumps them or as a log counts them."""
+"""Read lengths from the rollouts of a run: JSON lines, a sample a line, as verl dumps them or as a log counts them."""
 
 from __future__ import annotations
 
@@ -60,10 +60,15 @@ def _tokens(line: str, key: str, position: SourcePosition) -> int:
     except (ValueError, RecursionError):
         raise InputError("a line of rollouts must be one JSON object", position) from None
     if not isinstance(sample, dict):
-        raise InputError("a line of rollouts must be one JSON object, such as {\"response_length\": 812}", position)
+        raise InputError('a line of rollouts must be one JSON object, such as {"response_length": 812}', position)
     found = _first(sample, _COUNTS[key])
     if found is not None:
-        if isinstance(found, bool) or not isinstance(found, int | float) or found != found or not 0 <= found <= MAX_COUNT:
+        if (
+            isinstance(found, bool)
+            or not isinstance(found, int | float)
+            or found != found
+            or not 0 <= found <= MAX_COUNT
+        ):
             raise InputError(f"a number of tokens must lie between 0 and {MAX_COUNT}", position)
         return max(int(found), 1)
     identifiers = _first(sample, _IDENTIFIERS[key])

@@ -12,7 +12,6 @@ from rpegc.plan import PlannedStage
 from rpegc.search.solver.problem import Choice
 from rpegc.target import Mesh
 
-
 MEASURED = (0.9, 1.1)
 """Interval of a stage that was timed on the machine itself: steps of one run vary by about a tenth."""
 

@@ -112,7 +112,9 @@ def _serving(row: Row) -> GenerationCase:
     elif row["version"] == "0.12.0" and model == "qwen3-235b-a22b":
         doubtful = "the same at any concurrency: no CUDA graphs"
     elif row["version"].startswith("1.1.0rc2") and model == "deepseek-v3" and row["ep"] == row["tp"]:
-        doubtful = "half the time of the same release at other settings, and less at longer outputs: speculative decoding"
+        doubtful = (
+            "half the time of the same release at other settings, and less at longer outputs: speculative decoding"
+        )
     elif _second_concurrency(row) != batch:
         doubtful = "the source states two concurrencies"
     elif row["ep"] == "0":
@@ -209,7 +211,8 @@ def serving_seconds(cases: Sequence[GenerationCase], hardware: Machine, engine: 
     )
     step = decode_model(architecture, hardware, engine, shape).step(batch[:, None], (prompt + response / 2)[:, None])
     prefill = prefill_seconds(architecture, hardware, engine, shape, prompt, prompt**2, prompt)
-    return step.total[:, 0] + engine.prefill_interference.value * (batch - 1) / response * prefill
+    delay = engine.prefill_interference.value * (batch - 1) / response * prefill
+    return np.asarray(step.total[:, 0] + delay)
 
 
 def offline_rollout(case: GenerationCase) -> Rollout:
@@ -353,11 +356,14 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
             constants_, hardware = setting(engine, gpu, values)
             some = [cases[row] for row in rows[here].tolist()]
             if offline:
-                found[here] = offline_seconds(some, [rollouts[row] for row in rows[here].tolist()], hardware, constants_)
+                found[here] = offline_seconds(
+                    some, [rollouts[row] for row in rows[here].tolist()], hardware, constants_
+                )
             else:
                 found[here] = serving_seconds(some, hardware, constants_)
         factors = {**RELEASES, **{key.split(" ")[1]: value for key, value in values.items() if key[:8] == "release "}}
-        return found * np.array([factors.get(cases[row].release, 1.0) for row in rows.tolist()])
+        late = np.array([factors.get(cases[row].release, 1.0) for row in rows.tolist()], dtype=np.float64)
+        return np.asarray(found * late)
 
     releases = np.array([case.release for case in cases])
     for release in sorted(set(releases.tolist()) - {""}):

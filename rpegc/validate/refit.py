@@ -41,8 +41,8 @@ class Problem:
     """Rows that share constants.
 
     `predict(values, rows)` returns predictions of the rows with these indices; constants that `values` does not name
-    keep what is shipped. `soft_scale` is the log residual from which a row counts linearly;
-    rows outside of `fitted` are predicted only. `affects` says per constant which rows it can change. `rounds` are the linearisations on all
+    keep what is shipped. `soft_scale` is the log residual from which a row counts linearly; rows outside of `fitted`
+    are predicted only. `affects` says per constant which rows it can change. `rounds` are the linearisations on all
     rows; with one, parts are left out from the shipped constants.
     """
 

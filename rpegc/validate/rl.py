@@ -232,7 +232,9 @@ def rl_problem(rows: list[Observation]) -> Problem:
     for kind in _PARTS:
         for group in groups:
             name = f"{kind} class {group}"
-            constants.append(Constant(name, shipped.get(name, 1.0), 1.0, GROUP_SPREAD / (2 if kind == "generation" else 1)))
+            constants.append(
+                Constant(name, shipped.get(name, 1.0), 1.0, GROUP_SPREAD / (2 if kind == "generation" else 1))
+            )
         for chip in chips if kind != "forward" else ():
             name = f"{kind} gpu {chip}"
             spread = FOREIGN_SPREAD if kind == "generation" and chip in _FOREIGN else GROUP_SPREAD

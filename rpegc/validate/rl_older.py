@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -126,7 +126,9 @@ def _run(row: Row, printed: str, gpu: str, gpus: int, tp: int, zero3: bool, batc
     sharded = (
         ShardedLayout(dp=gpus, zero=3, shard_size=gpus, micro_batch=micro_batch, recompute="full")
         if zero3
-        else ShardedLayout(dp=gpus // tp, tp=tp, zero=1, sequence_parallel=True, micro_batch=micro_batch, recompute="full")
+        else ShardedLayout(
+            dp=gpus // tp, tp=tp, zero=1, sequence_parallel=True, micro_batch=micro_batch, recompute="full"
+        )
     )
     engine = EngineLayout(replicas=gpus // tp, tp=tp, max_sequences=1024, memory_fraction=0.95)
     return Run(
@@ -203,7 +205,7 @@ def _table_cases(row: Row) -> list[OlderCase]:
         raise SkipRow("lengths are not stated beside the table")
     if row["framework"] not in CLASSES:
         raise SkipRow(f"unknown system {row['framework']}")
-    system, zero3 = CLASSES[row["framework"]]
+    system = CLASSES[row["framework"]][0]
     together = len(split) == 1
     actor_gpus, critic_gpus = (split[0], split[0]) if together else (split[2], split[3])
     engine_gpus = split[4] if len(split) > 4 else actor_gpus
@@ -218,33 +220,29 @@ def _table_cases(row: Row) -> list[OlderCase]:
         pass_of(_run(row, row["model"], TABLE_GPU, gpus, 1, True, sequences, micro), Op.TRAIN, head).scaled
         for gpus, head in ((actor_gpus, "logits"), (critic_gpus, "scalar"))
     ]
-    shared = dict(
+    generation = OlderCase(
+        row_id=row["row_id"] + " generation",
         source=row["source"],
         model=engine.model,
         system=system,
+        part="generation",
         engine="vllm" if row["gen_backend"] == "vLLM" else "layer",
         gpus=_FEW_GPUS,
         single=False,
-        billions=0.0,
-    )
-    layers = engine.architecture.layers
-    generation = OlderCase(
-        row_id=row["row_id"] + " generation",
-        part="generation",
         own=rounds * generation_of(engine).own,
-        layer_steps=float(rounds * response * layers),
+        layer_steps=float(rounds * response * engine.architecture.layers),
         passes=0.0,
+        billions=0.0,
         seconds=number(row, "gen_time_s"),
-        **shared,  # type: ignore[arg-type]
     )
-    training = OlderCase(
+    training = replace(
+        generation,
         row_id=row["row_id"] + " training",
         part="training",
         own=0.0,
         layer_steps=0.0,
         passes=sum(updates) if together else max(updates),
         seconds=number(row, "train_total_s"),
-        **shared,  # type: ignore[arg-type]
     )
     return [generation, training]
 

@@ -152,7 +152,7 @@ def _framework(row: Row) -> tuple[str, str]:
 
 
 def _modes(row: Row, framework: str, adapters: int) -> frozenset[str]:
-    """Return the engine's modes: verl before August 2025 ran eager with the old engine unless the row says otherwise."""
+    """Return the engine's modes: verl before August 2025 ran its old engine eagerly, unless the row says otherwise."""
     flags = {"lora"} if adapters else set()
     version = re.search(r"20\d\d-\d\d", row["version"])
     numbered = re.match(r"0\.[7-9]", row["version"])
@@ -179,12 +179,17 @@ def _mesh(gpus: int, per_node: int) -> MeshClass:
     return MeshClass(gpus // local, local)
 
 
-def _engine_layout(gpus: int, tp: int, share: float, **more: object) -> EngineLayout:
+def _engine_layout(gpus: int, tp: int, share: float, precision: str = "bf16") -> EngineLayout:
     if gpus % tp:
         raise SkipRow(f"tensor parallelism {tp} of the engine does not tile {gpus} GPUs")
     return EngineLayout(
-        replicas=gpus // tp, tp=tp, max_sequences=MAX_SEQUENCES, memory_fraction=min(share + 0.1, 0.9), offload=True, **more
-    )  # type: ignore[arg-type]
+        replicas=gpus // tp,
+        tp=tp,
+        max_sequences=MAX_SEQUENCES,
+        memory_fraction=min(share + 0.1, 0.9),
+        precision=precision,
+        offload=True,
+    )
 
 
 def _training_layout(
@@ -231,12 +236,12 @@ def _total_run(row: Row) -> Run:
     batch, sequences = whole(row, "train_batch_seqs"), whole(row, "rollout_batch_seqs")
     colocated = row["placement"] == "colocated"
     train, forward = (
-        _total_layout(row, train_gpus, number(row, size, 1.0), longest, packed, row["act_recompute"] if update else "none")
-        for size, update in (("train_mbs", True), ("logprob_mbs", False))
+        _total_layout(row, train_gpus, number(row, size, 1.0), longest, packed, recompute)
+        for size, recompute in (("train_mbs", row["act_recompute"]), ("logprob_mbs", "none"))
     )
     mean = min(number(row, "mean_gen_len"), float(longest - PROMPT_TOKENS))
     flags = frozenset() if colocated else frozenset({"async"})
-    precision = {"precision": "fp8"} if row["gen_precision"] == "FP8" else {}
+    precision = "fp8" if row["gen_precision"] == "FP8" else "bf16"
     return Run(
         row_id=row["row_id"],
         source=row["source"],
@@ -257,7 +262,7 @@ def _total_run(row: Row) -> Run:
         forward_layout=forward,
         generation_mesh=_mesh(engine_gpus, machine.gpus_per_node),
         generation_layout=_engine_layout(
-            engine_gpus, whole(row, "gen_tp"), number(row, "gen_mem_util", 0.6), **precision
+            engine_gpus, whole(row, "gen_tp"), number(row, "gen_mem_util", 0.6), precision
         ),
         engine_flags=flags,
         train_flags=frozenset({"fp8"}) if eight_bits else frozenset(),
@@ -268,9 +273,7 @@ def _total_run(row: Row) -> Run:
     )
 
 
-def _total_layout(
-    row: Row, gpus: int, micro_batch: float, longest: int, packed: bool, recompute: str
-) -> ShardedLayout:
+def _total_layout(row: Row, gpus: int, micro_batch: float, longest: int, packed: bool, recompute: str) -> ShardedLayout:
     tp, pp, cp, ep = (whole(row, f"train_{name}", 1) for name in ("tp", "pp", "cp", "ep"))
     if gpus % (tp * pp * cp):
         raise SkipRow(f"the printed degrees do not tile {gpus} GPUs")
