@@ -11,13 +11,8 @@ from rpegc.cost import decode
 from rpegc.cost.engines import ROUTING_EXPONENT, VLLM
 from rpegc.hardware import Figure, load_machine
 from rpegc.validate.families import FamilyResult
-from rpegc.validate.generation_rows import (
-    GenerationCase,
-    generation_problem,
-    offline_cases,
-    serving_cases,
-    serving_seconds,
-)
+from rpegc.validate.generation_fit import generation_problem
+from rpegc.validate.generation_rows import GenerationCase, offline_cases, serving_cases, serving_seconds
 from rpegc.validate.report import validate
 from rpegc.validate.table import Folder
 

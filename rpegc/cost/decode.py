@@ -10,7 +10,8 @@ A decode step extends every running sequence of an engine by one token:
     overhead = kernels, and what the scheduler on the host (per step and per sequence) takes longer than the GPU
 
 The smooth maximum of a and b is (a^8 + b^8)^(1/8): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)):
-routers prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert m = b k / touched.
+routers prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert
+m = b k / touched.
 Form and constants: see the sources in `rpegc.cost.engines`.
 """
 

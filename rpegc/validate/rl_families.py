@@ -10,7 +10,8 @@ import numpy as np
 
 from rpegc.cost.framework import gpu_type
 from rpegc.target import BoolArray, FloatArray
-from rpegc.validate.generation_rows import generation_problem, offline_cases, serving_cases
+from rpegc.validate.generation_fit import generation_problem
+from rpegc.validate.generation_rows import offline_cases, serving_cases
 from rpegc.validate.refit import Problem, left_out_predictions
 from rpegc.validate.rl import Observation, observations, priced, rl_problem
 from rpegc.validate.rl_older import older_cases, older_problem
