@@ -142,11 +142,13 @@ def streamed_weights(shape: StepShape, local: LocalParameters, compute_s: FloatA
 
 
 def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArray) -> Exchange:
-    """Per update without full sharding: 4 B reduce-scatter of gradients, 2 B all-gather of weights, per parameter.
+    """Per update without full sharding: reduce-scatter of gradients (4 B a parameter), all-gather of weights (2 B).
 
-    Experts reduce in their own group of ranks * tp / (ep * etp). Only one micro-batch can cover them.
+    Without ZeRO one all-reduce of the gradients. Experts reduce in their own group of ranks * tp / (ep * etp). Only
+    one micro-batch can cover them.
     """
     machine, tp = shape.machine, shape.tp
+    gradient = shape.constants.gradient_bytes.value
     expert_ranks = np.maximum(shape.ranks * tp / (shape.ep * shape.etp), 1.0)
     parts = (
         (local.trained_dense, shape.ranks, members_per_node(shape, shape.ranks, tp)),
@@ -154,19 +156,28 @@ def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArra
     )
     wire = np.zeros(shape.rows)
     for parameters, members, inside in parts:
-        reduce = collective_seconds(machine, "reduce_scatter", 4.0 * parameters, members, inside)
-        gather = collective_seconds(machine, "all_gather", 2.0 * parameters, members, inside)
-        wire += np.where((members > 1) & (parameters > 0), reduce + gather, 0.0)
+        if not np.any(parameters > 0):
+            continue
+        both = np.zeros(shape.rows)
+        if np.any(shape.zero > 0):
+            both = both + collective_seconds(machine, "reduce_scatter", gradient * parameters, members, inside)
+            both = both + collective_seconds(machine, "all_gather", 2.0 * parameters, members, inside)
+        if np.any(shape.zero == 0):
+            whole = collective_seconds(machine, "all_reduce", gradient * parameters, members, inside)
+            both = np.where(shape.zero == 0, whole, both)
+        wire += np.where((members > 1) & (parameters > 0), both, 0.0)
     wire = np.where(shape.fully_sharded, 0.0, wire)
     return wire, exposed_seconds(wire, shape.constants.data_exposed.value, micro_batch_s)
 
 
 def point_to_point(shape: StepShape) -> Exchange:
-    """Per update: 2 (m vpp + pp - 1) messages of 2 T H / tp bytes between stages; half of them without backward."""
+    """Per update: 2 (m vpp + pp - 1) messages of 2 T H / tp bytes between stages; half of them without backward.
+
+    Ranks of a tensor-parallel group hold the same activations; each sends a part (arXiv 2104.04473, section 4.1).
+    """
     if np.all(shape.pp == 1):
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    split = np.where(shape.sequence_parallel, shape.tp, 1.0)
-    message = 2.0 * shape.tokens * shape.architecture.hidden / split
+    message = 2.0 * shape.tokens * shape.architecture.hidden / shape.tp
     stage_gpus = shape.ranks * shape.tp
     share = shape.mesh.gpus_per_node / stage_gpus
     inside = np.where(share > 1.0, 2.0, share)

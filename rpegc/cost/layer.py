@@ -13,20 +13,19 @@ from rpegc.cost.constants import (
     ELEMENTWISE_BACKWARD,
     FP8_CAST_BYTES,
     FP8_ROWWISE_SPEEDUP,
-    GROUPED_GEMM_HALF_ROWS,
     GROUPED_GEMM_SHARE,
     KERNEL_LAUNCH_S,
     KERNELS_PER_LAYER,
     KERNELS_PER_MOE_LAYER,
     NVFP4_SPEEDUP,
-    PERMUTE_BYTES,
     RECURRENCE_SHARE,
     UNFUSED_SCORE_SHARE,
 )
 from rpegc.cost.framework import attention_asymptote
-from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds, gemm_seconds
+from rpegc.cost.gemm import gemm_seconds
+from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds
 from rpegc.cost.step_shape import StepShape
-from rpegc.target import FloatArray
+from rpegc.target import FloatArray, IntArray
 
 Seconds = tuple[FloatArray, FloatArray]
 
@@ -61,15 +60,51 @@ def gemm(shape: StepShape) -> Seconds:
     Backward = the input's gradient (m, k, n) and the weight's (n, k, m); adapters leave the latter out. The flags
     "fp8", "fp8_rowwise" and "nvfp4" raise the asymptote.
     """
-    speedup = fp8_speedup(shape)
-    forward, backward = np.zeros(shape.rows), np.zeros(shape.rows)
-    for share, width, depth in linear_shapes(shape):
-        forward += share * gemm_seconds(shape.machine, shape.tokens, width, depth, speedup=speedup)
-        if shape.training:
-            backward += share * gemm_seconds(shape.machine, shape.tokens, depth, width, speedup=speedup)
-            if not shape.work.lora_rank:
-                backward += share * gemm_seconds(shape.machine, width, depth, shape.tokens, speedup=speedup)
-    return forward, backward
+    return _products(shape, shape.tokens, linear_shapes(shape), fp8_speedup(shape))
+
+
+def _products(
+    shape: StepShape,
+    tokens: FloatArray,
+    matrices: tuple[tuple[float, FloatArray, FloatArray], ...],
+    speedup: float,
+    groups: FloatArray | None = None,
+) -> Seconds:
+    """Return seconds of products with matrices (occurrences, output width, input width), as one call of the curve.
+
+    Backward = the input's gradient (tokens, in, out) and, without adapters, the weight's (out, in, tokens). Layouts
+    that differ in neither sizes nor `groups` are priced once.
+    """
+    sizes = [(share, tokens, out, into) for share, out, into in matrices]
+    count = len(sizes)
+    if shape.training:
+        sizes += [(share, tokens, into, out) for share, out, into in matrices]
+        if not shape.work.lora_rank:
+            sizes += [(share, out, into, tokens) for share, out, into in matrices]
+    varying = [tokens, *(width for _, *widths in matrices for width in widths), *(() if groups is None else (groups,))]
+    first, again = distinct_rows(varying)
+    table = np.empty((3, len(sizes), len(first)))
+    for row, (_, *size) in enumerate(sizes):
+        for axis, values in enumerate(size):
+            table[axis, row] = values[first]
+    m, n, k = table
+    each = gemm_seconds(shape.machine, m, n, k, speedup=speedup, groups=1.0 if groups is None else groups[first])
+    each = each * np.array([size[0] for size in sizes])[:, None]
+    return np.sum(each[:count], axis=0)[again], np.sum(each[count:], axis=0)[again]
+
+
+def distinct_rows(columns: list[FloatArray]) -> tuple[IntArray, IntArray]:
+    """Return the first row of every distinct combination of values, and for every row the number of its combination."""
+    rows = len(columns[0])
+    if rows == 1:
+        return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    key = np.zeros(rows, dtype=np.int64)
+    for column in columns:
+        if column.min() != column.max():
+            values, codes = np.unique(column, return_inverse=True)
+            key = key * len(values) + codes
+    _, first, again = np.unique(key, return_index=True, return_inverse=True)
+    return first, again
 
 
 def fp8_speedup(shape: StepShape) -> float:
@@ -82,14 +117,17 @@ def fp8_speedup(shape: StepShape) -> float:
 
 
 def casts(shape: StepShape) -> Seconds:
-    """Casting inputs to FP8: 1.53 (6 H + 3 I + 3 h d) / tp bytes per token and direction, at memory bandwidth.
+    """Casting inputs to FP8: 3 B (BF16 read, FP8 written) times 1.53 per element, at memory bandwidth.
 
-    I of a MoE layer is K times the expert's width, and the shared expert's. Source: fitted to FP8 training rows.
+    Elements per token and direction: (2 H + h d + I) / tp; of a MoE layer K (H + Im) for the experts, whose tokens are
+    split over tp, and I of the shared expert. Source: fitted to FP8 training rows (the factor: scaling and transposes).
     """
     a = shape.architecture
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
-    per_token = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * width + 3.0 * inner_width(a)) / shape.tp
+    width = dense * a.intermediate + moe * (
+        a.shared_intermediate + a.experts_per_token * (a.expert_depth + a.expert_intermediate)
+    )
+    per_token = FP8_CAST_BYTES.value * 3.0 * (2.0 * a.hidden + width + inner_width(a)) / shape.tp
     forward = elementwise_seconds(shape.machine, per_token * shape.tokens)
     return forward, forward * shape.training
 
@@ -190,33 +228,28 @@ def adapters(shape: StepShape) -> Seconds:
 def experts(shape: StepShape) -> Seconds:
     """Grouped matrix products of the routed experts, averaged over all layers.
 
-    A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts; the asymptote is
-    0.79 of the dense one, reached by half at 532 rows per expert. Never quicker than reading the experts' weights.
+    A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts: one product for each
+    expert, of T/tp K ep / E rows, all in one kernel at the GPU's GEMM curve, of whose rate grouped kernels reach 0.79.
+    Backward as for dense matrices. Never quicker than reading the experts' weights.
     """
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    accelerator = shape.machine.accelerator
     routed = shape.tokens / shape.tp * a.experts_per_token * shape.etp
-    width = a.expert_intermediate / shape.etp
-    rows = np.maximum(routed * shape.ep / a.experts, 1e-9)
-    speedup = shape.constants.fp8_experts.value if shape.work.engine_flags & {"fp8", "nvfp4"} else 1.0
-    asymptote = accelerator.gemm_sustained.value * GROUPED_GEMM_SHARE.value * speedup
-    rate = asymptote * rows / (rows + GROUPED_GEMM_HALF_ROWS.value) * width / (width + accelerator.gemm_k0.value)
-    flops = 2.0 * a.mlp_matrices * a.expert_depth * width * routed
-    weights = 2.0 * a.mlp_matrices * a.expert_depth * width * a.experts / shape.ep
-    pass_s = np.maximum(flops / rate, weights / accelerator.hbm_achieved.value)
-    share = a.moe_layers / a.layers
-    gradients = 1.0 if shape.work.lora_rank else 2.0
-    return share * pass_s, share * gradients * pass_s * shape.training
+    groups = a.experts / shape.ep
+    rows = np.maximum(routed / groups, 1e-9)
+    width, hidden = a.expert_intermediate / shape.etp, np.full(shape.rows, float(a.expert_depth))
+    share = a.moe_layers / a.layers / GROUPED_GEMM_SHARE.value
+    matrices = ((share, (a.mlp_matrices - 1) * width, hidden), (share, hidden, width))
+    return _products(shape, rows, matrices, fp8_speedup(shape), groups)
 
 
 def routing(shape: StepShape) -> Seconds:
-    """Router, permutation (12 B K H per token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x)."""
+    """Router, permutation (B per K H and token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x)."""
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    traffic = PERMUTE_BYTES.value * a.experts_per_token * a.expert_depth * shape.tokens / shape.tp
+    traffic = shape.constants.permute_bytes.value * a.experts_per_token * a.expert_depth * shape.tokens / shape.tp
     permute = elementwise_seconds(shape.machine, traffic)
     fixed = shape.constants.moe_layer_s.value
     share = a.moe_layers / a.layers
@@ -228,15 +261,10 @@ def logits_and_loss(shape: StepShape) -> Seconds:
     a = shape.architecture
     if shape.work.head == "scalar":
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    vocabulary, hidden = a.vocabulary / shape.tp, float(a.hidden)
+    vocabulary, hidden = a.vocabulary / shape.tp, np.full(shape.rows, float(a.hidden))
     traffic = elementwise_seconds(shape.machine, shape.constants.logit_bytes.value * shape.tokens * vocabulary)
-    forward = gemm_seconds(shape.machine, shape.tokens, vocabulary, hidden) + traffic
-    if not shape.training:
-        return forward, np.zeros(shape.rows)
-    backward = gemm_seconds(shape.machine, shape.tokens, hidden, vocabulary) + traffic
-    if not shape.work.lora_rank:
-        backward = backward + gemm_seconds(shape.machine, vocabulary, hidden, shape.tokens)
-    return forward, backward
+    forward, backward = _products(shape, shape.tokens, ((1.0, vocabulary, hidden),), 1.0)
+    return forward + traffic, (backward + traffic) * shape.training
 
 
 def host_launch_seconds(shape: StepShape) -> FloatArray:

@@ -55,14 +55,15 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         terms.append(_computed("experts", layer.experts(shape), source))
         terms.append(_computed("routing", layer.routing(shape), "permutation and fixed time; " + PRETRAINING))
     attention_s = attention[0] + attention[1]
-    for name, exchanged, backward in (
-        ("tensor_parallel", exchange.tensor_parallel(shape), 1.0),
-        ("context_parallel", exchange.context_parallel(shape, attention_s), 2.0),
-        ("ulysses", exchange.ulysses(shape), 1.0),
-        ("expert_parallel", exchange.expert_parallel(shape), 1.0),
+    covered = 1.0 if shape.work.lora_rank else shape.constants.tensor_backward.value
+    for name, exchanged, backward, remaining in (
+        ("tensor_parallel", exchange.tensor_parallel(shape), 1.0, covered),
+        ("context_parallel", exchange.context_parallel(shape, attention_s), 2.0, 1.0),
+        ("ulysses", exchange.ulysses(shape), 1.0, 1.0),
+        ("expert_parallel", exchange.expert_parallel(shape), 1.0, 1.0),
     ):
         if np.any(exchanged[0] > 0):
-            terms.append(_exchanged(shape, name, exchanged, backward))
+            terms.append(_exchanged(shape, name, exchanged, backward, remaining))
     return tuple(terms)
 
 
@@ -82,9 +83,12 @@ def _computed(name: str, seconds: layer.Seconds, source: str, provenance: str = 
     return LayerTerm(name, seconds[0], np.broadcast_to(seconds[1], zero.shape), zero, zero, provenance, source)
 
 
-def _exchanged(shape: StepShape, name: str, exchanged: exchange.Exchange, backward: float) -> LayerTerm:
+def _exchanged(
+    shape: StepShape, name: str, exchanged: exchange.Exchange, backward: float, remaining: float
+) -> LayerTerm:
+    """Return an exchange that the backward pass repeats `backward` times, `remaining` of its exposed share exposed."""
     wire, exposed = exchanged
     again = backward * shape.training
     source = "collective curves of the machine; exposed share " + PRETRAINING
-    hidden = wire - exposed
-    return LayerTerm(name, exposed, again * exposed, hidden, again * hidden, "fitted", source)
+    late = remaining * exposed
+    return LayerTerm(name, exposed, again * late, wire - exposed, again * (wire - late), "fitted", source)

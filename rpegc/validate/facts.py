@@ -58,7 +58,9 @@ _MEGATRON_SHAPE = re.compile(r"layers (\d+) hidden (\d+) heads (\d+)")
 
 GPUS = (  # first match wins; values are keys of `machine`
     (r"GH200", "gh200-alps"),
+    (r"GB300", "gb300-nvl72"),
     (r"GB200", "gb200-nvl72"),
+    (r"\bB300", "b300"),
     (r"\bB200", "b200"),
     (r"A100.*40|A100-40", "a100-40g"),
     (r"A100", "a100-80g"),
@@ -69,7 +71,7 @@ GPUS = (  # first match wins; values are keys of `machine`
     (r"H20\b", "h20"),
 )
 # Parts that are not in the catalogue: base machine, FLOP/s in training, B/s of element-wise kernels.
-_VARIANTS = {"h100-500w": ("h100-dgx", 480e12, 2.0e12)}
+_VARIANTS = {"h100-500w": ("h100-dgx", 510e12, 2.0e12)}
 _SOURCE = "fitted to published training rows of this part (torchtitan)"
 
 FRAMEWORKS = (  # pattern of the `framework` column, price class, engine class
@@ -179,8 +181,19 @@ def framework_of(row: Row) -> tuple[str, str]:
     """Return price class and engine class of the row's framework."""
     for pattern, name, engine in FRAMEWORKS:
         if re.fullmatch(pattern, row["framework"]):
-            return ("prime-rl sft" if name == "prime-rl" and row["task"].startswith("sft") else name), engine
+            return _release(name, row), engine
     raise SkipRow(f"unknown framework {row['framework']}")
+
+
+def _release(name: str, row: Row) -> str:
+    """Return the price class of a framework in the release and task of the row."""
+    if name == "prime-rl" and row["task"].startswith("sft"):
+        return "prime-rl sft"
+    if name == "megatron-lm" and re.search(r"2104\.04473|@v2\.5", row["source"]):  # before overlap in the backward pass
+        return "megatron-lm 2021"
+    if name == "torchtitan" and re.search(r"202[5-9]-", row.get("version", "")):
+        return "torchtitan 2025"
+    return name
 
 
 def precision_flags(row: Row) -> frozenset[str]:
