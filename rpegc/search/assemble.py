@@ -275,6 +275,8 @@ def _warnings(
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
     if "gh200" in request.machine.name:
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    for role, model in request.pipeline["architectures"].items():
+        lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]
     if request.pipeline.get("data") is None:
         lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
     for role, what in (("reward", "the reward model"), ("teacher", "the teacher")):
