@@ -67,7 +67,7 @@ class LanguageModel(nn.Module):
             logits: Tensor = self.lm_head(hidden)
             return logits
         values: Tensor = self.score(hidden)
-        return values.squeeze(-1)
+        return values.squeeze(-1).clone()  # FSDP warns of views: later in-place work would lose its hooks
 
     def _layer(self, layer: Any, hidden: Tensor, positions: Tensor, rotation: Any, context: Any) -> Tensor:
         def run(states: Tensor) -> Tensor:
