@@ -149,7 +149,7 @@ def _stored(folder: Path, name: str) -> Tensor | None:
 
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118: safe_open is no mapping
+            if name in tensors.keys():  # noqa: SIM118
                 found: Tensor = tensors.get_tensor(name)
                 return found
     return None

@@ -92,7 +92,9 @@ class Reporter(threading.Thread):
             if report.ledger is not None:
                 self.ledger.write(report.ledger)
         self.metrics.write({"step": step, "step_seconds": seconds, **figures, **stage_figures(self.spans, step)})
-        shown = {name: figures[name] for name in ("reward_mean", "loss", "staleness_max") if figures.get(name) is not None}
+        shown = {
+            name: figures[name] for name in ("reward_mean", "loss", "staleness_max") if figures.get(name) is not None
+        }
         self.progress.show(step, {**shown, "s": seconds})
 
 

@@ -30,7 +30,6 @@ from rpegc.runtime.setup import Engine, build, connect
 from rpegc.runtime.stages import StageRunner
 from rpegc.runtime.values import ValueStore
 
-
 _RUNS = itertools.count()
 """Numbers the runs of one process, so that none reads what another left in the store."""
 

@@ -137,7 +137,8 @@ class Worker:
     def _precision(self) -> AbstractContextManager[Any]:
         if self.dtype == torch.float32 or self.axes.layout.zero >= 2:  # FSDP casts by itself
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.dtype)
+        context: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=self.dtype)
+        return context
 
 
 def _gathered(values: Tensor, axes: Axes) -> Tensor:
