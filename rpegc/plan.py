@@ -37,14 +37,30 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolDevices:
+    """The machines of one pool of a plan on unlike machines."""
+
+    name: str
+    hardware: str
+    nodes: int
+    gpus: int
+    gpus_per_node: int
+    idle_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Devices:
-    """The machines of the plan; `idle_gpus` are allocated but on no used mesh."""
+    """The machines of the plan; `idle_gpus` are allocated but on no used mesh.
+
+    With `pools` of unlike machines `hardware` names them all, counts are sums, `gpus_per_node` is the first pool's.
+    """
 
     hardware: str
     nodes: int
     gpus: int
     gpus_per_node: int
     idle_gpus: int
+    pools: tuple[PoolDevices, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
