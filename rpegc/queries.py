@@ -90,7 +90,11 @@ def check_file(path: Path) -> tuple[str, ...]:
         + " and ".join(f"{pool.nodes} nodes of {pool.machine.name}" for pool in pipeline.pools),
     ]
     for role, architecture in pipeline.architectures.items():
-        lines.append(f"  {role}: {architecture.name}, {format_count(architecture.parameters)} parameters")
+        active = ""
+        if architecture.experts:
+            active = f", {format_count(architecture.active_parameters)} of them active"
+        lines.append(f"  {role}: {architecture.name}, {format_count(architecture.parameters)} parameters{active}")
+        lines += [f"    not priced: {what}" for what in architecture.left_out]
     lines.append(
         f"  {workload.sequences_per_step} sequences a step, mean {workload.mean_response_tokens:.0f} response tokens, "
         f"{workload.updates_per_step} optimizer updates"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.architecture import Architecture
-from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds
+from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds, whole_layers
 from rpegc.cost.engine_memory import engine_memory, memory_terms, sequence_slots
 from rpegc.cost.engines import (
     ACROSS_NODES_LAYER_S,
@@ -207,13 +207,13 @@ def _prefill(
     tokens = per_engine * prompt.mean
     batch = np.minimum(chunk, tokens)
     one = prefill_seconds(architecture, machine, engine, shape, prompt.mean, prompt.second_moment, batch)
-    overhead = engine.step_s.value + engine.layer_s.value * architecture.layers
+    overhead = engine.step_s.value + engine.layer_s.value * whole_layers(architecture)
     chunks = np.ceil(tokens / chunk)
     return np.asarray(engine.prefill_interference.value * per_engine * one / shape.pp + chunks * overhead)
 
 
 def _additions(work: StageWork, architecture: Architecture, machine: Machine, shape: EngineShape) -> _Additions:
-    flags, layers = work.engine_flags, float(architecture.layers)
+    flags, layers = work.engine_flags, whole_layers(architecture)
     factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, flags).value
     per_layer = EAGER_LAYER_S.value * ("eager" in flags) + LORA_LAYER_S.value * ("lora" in flags)
     across = ACROSS_NODES_LAYER_S.value * (shape.tp > shape.gpus_per_node * machine.nodes_per_domain)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, from_document
 from rpegc.errors import InputError
 from rpegc.frontend.expand import expand
 from rpegc.frontend.hf_config import load_architecture
@@ -43,7 +43,7 @@ def restore_pipeline(resolved: Mapping[str, Any]) -> Pipeline:
     """
     try:
         document = {key: _tuples(value) for key, value in resolved.items()}
-        architectures = {role: Architecture(**facts) for role, facts in document.pop("architectures").items()}
+        architectures = {role: from_document(facts) for role, facts in document.pop("architectures").items()}
         histograms: dict[str, Histogram] = document.pop("histograms")
         document.pop("loss", None)  # follows from the rest
         # `resolved` copies what `like` stands for; the file's own form has either.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, to_document
 from rpegc.errors import InputError, SourcePosition
 from rpegc.frontend.presets import loss_of, overlong_buffer, oversampling_of, trained_roles
 from rpegc.frontend.schema import PipelineSpec
@@ -138,6 +138,8 @@ class Pipeline:
                 max_positions=architecture.max_positions,
                 like=self.spec.models[role].like or "",
                 lora_rank=self.lora_rank(role),
+                recurrent_layers=architecture.recurrent_layers,
+                sink_layers=architecture.sink_layers,
             )
         return facts
 
@@ -191,6 +193,6 @@ class Pipeline:
         document["cluster"]["site"] = self.site
         document["models"] = {role: self.model(role).model_dump(mode="json") for role in self.roles}
         document["target_overrides"] = dict(sorted(document["target_overrides"].items()))
-        document["architectures"] = {role: asdict(self.architectures[role]) for role in self.roles}
+        document["architectures"] = {role: to_document(self.architectures[role]) for role in self.roles}
         document["histograms"] = {key: [list(pair) for pair in self.histograms[key]] for key in sorted(self.histograms)}
         return document
