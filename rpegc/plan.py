@@ -62,6 +62,15 @@ class Devices:
     idle_gpus: int
     pools: tuple[PoolDevices, ...] = ()
 
+    def numbering(self, pool: str) -> tuple[int, int]:
+        """Return the number of a pool's first GPU, counted through the pools in order, and the GPUs of its nodes."""
+        first = 0
+        for devices in self.pools:
+            if devices.name == pool:
+                return first, devices.gpus_per_node
+            first += devices.gpus
+        return 0, self.gpus_per_node
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedTerm:

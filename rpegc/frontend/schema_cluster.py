@@ -27,6 +27,8 @@ class PoolSpec(Block):
     """A machine of the catalogue; `rpegc list` names them."""
     nodes: Nodes
     """Nodes that the plan may use of it."""
+    partition: Name | None = None
+    """SLURM partition of its nodes; absent = that of the site, or the cluster's default."""
 
 
 class PoolsSpec(Block):
