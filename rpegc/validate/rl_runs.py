@@ -203,7 +203,7 @@ def sync_of(run: Run) -> Sync:
 
     def seconds(signature: Signature) -> float:
         pairs = sync_seconds(
-            work, run.machine, run.framework, run.train_mesh, (signature,), run.generation_mesh, (target,), free
+            work, run.machine, run.framework, run.train_mesh, (signature,), run.generation_mesh, (target,), None, free
         )
         return float(pairs.same[0, 0])
 

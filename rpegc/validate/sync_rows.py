@@ -127,7 +127,7 @@ def seconds_of(case: SyncCase, values: Mapping[str, float]) -> float:
     precision = WORDS["precision"].index("fp8" if case.fp8 else "bf16")
     target = (("kind", GENERATION), ("pp", 1), ("precision", precision), ("tp", case.tp))
     pairs = sync_seconds(
-        _work(case), hardware, "verl", mesh, (source,), mesh, (target,), _constants(case.method, values)
+        _work(case), hardware, "verl", mesh, (source,), mesh, (target,), None, _constants(case.method, values)
     )
     return float((pairs.same if case.method == "verl same" else pairs.across)[0, 0])
 
