@@ -130,12 +130,13 @@ def test_the_users_own_loggers_replace_ours(findings: dict[str, dict[str, Any]])
     assert findings["the user's own loggers"]["values"]["trainer.logger"] == ["console", "wandb"]
 
 
-def test_the_shipped_keys_are_those_of_the_wheel(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("engine", ["", "megatron"])
+def test_the_shipped_keys_are_those_of_the_wheel(request: pytest.FixtureRequest, engine: str) -> None:
     python = environment("compose", limit_s=300)
     program = Path(__file__).parent / "verl_environment" / "keys.py"
-    made = subprocess.run([str(python), str(program)], capture_output=True, text=True, timeout=60)
+    made = subprocess.run([str(python), str(program), engine], capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
-    shipped = Path(backends.verl.__file__).parent / "keys-0.9.1.txt"
+    shipped = Path(backends.verl.__file__).parent / f"keys-0.9.1{'-' if engine else ''}{engine}.txt"
     if request.config.getoption("--update-golden"):
         shipped.write_text(made.stdout, encoding="utf-8")
     assert shipped.read_text(encoding="utf-8") == made.stdout, "--update-golden rewrites it"

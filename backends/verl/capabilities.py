@@ -1,9 +1,10 @@
-"""What verl 0.9.1 with its FSDP2 engine can express: where stages may sit, which values fields take, what is tied."""
+"""What verl 0.9.1 can express with each training engine: where stages may sit, values of fields, what is tied."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from backends.verl import rules_megatron
 from backends.verl.rules import RULES
 from rpegc.errors import InputError
 from rpegc.target import Capabilities, PlacementPattern, Tie
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 VERSION = "0.9.1"
 SYNC = "sync"
 ONE_STEP_OFF = "one-step-off"
+
+FSDP, MEGATRON = "fsdp", "megatron"
+ENGINES = (FSDP, MEGATRON)
+"""The training engines that a plan may choose: FSDP2 (`model_engine=dp`) and Megatron (`model_engine=megatron`)."""
 
 COLOCATED_ROLES = ("actor", "reference", "critic")
 
@@ -48,7 +53,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
 )
 """`homes` keys, the more specific wins: "stage:<name>", "model:<role>", "op:<op>", "*"."""
 
-SHARDED_VALUES: dict[str, tuple[Any, ...]] = {
+FSDP_VALUES: dict[str, tuple[Any, ...]] = {
     "cp": (1,),
     "tp": (1,),
     "pp": (1,),
@@ -59,17 +64,53 @@ SHARDED_VALUES: dict[str, tuple[Any, ...]] = {
     "micro_batch": (0,),
 }
 
-FIELD_VALUES: dict[tuple[str, str], tuple[Any, ...]] = {
-    **{("train", field): values for field, values in SHARDED_VALUES.items()},
-    **{("forward", field): values for field, values in SHARDED_VALUES.items()},
-    ("train", "recompute"): ("none", "full"),
-    ("forward", "recompute"): ("none",),
-    ("forward", "offload_activations"): (False,),
+MEGATRON_VALUES: dict[str, tuple[Any, ...]] = {
+    "ulysses": (1,),
+    "zero": (1,),  # use_distributed_optimizer
+    "shard_size": (0,),
+    "micro_batch": (0,),
+    "offload_activations": (False,),
+}
+
+SERVED = "served"
+"""What this backend calls the stages of a reward model: verl serves it with vLLM beside either engine."""
+KINDS = {("forward", "reward"): SERVED}
+KIND_CLASSES = {SERVED: FSDP, "generate": FSDP}
+"""The engines that serve are the same beside either training engine: they have one price, that of the first."""
+
+COMMON_VALUES: dict[tuple[str, str], tuple[Any, ...]] = {
+    **{(SERVED, field): values for field, values in FSDP_VALUES.items()},
+    **{(op, "recompute"): ("none",) for op in ("forward", SERVED)},
+    **{(op, "offload_activations"): (False,) for op in ("forward", SERVED)},
     ("generate", "engine_dp"): (1,),
     ("generate", "pp"): (1,),
     ("generate", "ep"): (1,),
     ("generate", "precision"): ("bf16",),
 }
+
+FIELD_VALUES: dict[str, dict[tuple[str, str], tuple[Any, ...]]] = {
+    FSDP: {
+        **{(op, field): values for op in ("train", "forward") for field, values in FSDP_VALUES.items()},
+        ("train", "recompute"): ("none", "full"),
+        **COMMON_VALUES,
+    },
+    MEGATRON: {
+        **{(op, field): values for op in ("train", "forward") for field, values in MEGATRON_VALUES.items()},
+        ("train", "recompute"): ("none", "selective", "full"),
+        **COMMON_VALUES,
+    },
+}
+
+ENGINE_RULES = {
+    FSDP: RULES | {SERVED: RULES["forward"]},
+    MEGATRON: {
+        "train": rules_megatron.TRAIN,
+        "forward": rules_megatron.FORWARD,
+        SERVED: RULES["forward"],
+        "generate": RULES["generate"],
+    },
+}
+"""Rules by engine and kind of stage."""
 
 STRUCTURES = frozenset(
     {
@@ -85,10 +126,12 @@ STRUCTURES = frozenset(
 """verl V1 always recomputes old log-probs unless bypassed, so `drop-old-logprobs` cannot be expressed."""
 
 ENGINE_FIELDS = ("ulysses", "shard_size", "zero", "offload_parameters", "offload_optimizer")
+MEGATRON_SIZES = ("cp", "tp", "pp", "vpp", "ep", "etp")
+"""Sizes of Megatron-core's process groups, which one worker process has once for all of its models."""
 
 
-def capabilities(version: str = VERSION, lora_rank: int = 0) -> Capabilities:
-    """Return what the FSDP2 engine of this verl version can express; InputError for any other version.
+def capabilities(version: str = VERSION, lora_rank: int = 0, engine: str = FSDP) -> Capabilities:
+    """Return what an engine of this verl version can express; InputError for any other version.
 
     With adapters (`lora_rank` above 0) one-step-off is left out: its `update_weights` drops the adapter, so that only
     the frozen base weights would reach the rollout (verl/workers/engine_workers.py).
@@ -98,12 +141,15 @@ def capabilities(version: str = VERSION, lora_rank: int = 0) -> Capabilities:
     return Capabilities(
         name="verl",
         version=version,
-        engine_class="fsdp",
+        engine_class=engine,
         placements=tuple(p for p in PLACEMENTS if not (lora_rank and p.mode == ONE_STEP_OFF)),
-        field_values=FIELD_VALUES,
-        rules=RULES,
+        field_values=FIELD_VALUES[engine],
+        rules=ENGINE_RULES[engine],
         ties=(),
         structures=STRUCTURES,
+        engine=engine,
+        kinds=KINDS,
+        kind_classes=KIND_CLASSES,
     )
 
 
@@ -112,8 +158,19 @@ def ties_for(graph: Graph) -> tuple[Tie, ...]:
 
     A forward pass of a trained model runs inside its training engine. The critic's passes also share one token
     budget; so do two passes of the actor (old log-probs, and the reference where it is the actor without adapter).
+    Under Megatron the process groups are set up once a process (`mpu.is_initialized()`): all models of the pool have
+    the sizes of the one that comes first, and the reference reads the actor's offload too unless told otherwise.
     """
     ties: list[Tie] = []
+    if graph.engine == MEGATRON:
+        models = tuple(
+            s.name
+            for s in graph.stages
+            if s.op in ("train", "forward") and KINDS.get((s.op.value, s.model)) != SERVED
+        )
+        if len(models) > 1:
+            source = f"{rules_megatron.MEGATRON_ENGINE}: _init_device_mesh"
+            ties.append(Tie(models, MEGATRON_SIZES, source))
     for train in graph.stages:
         if train.op != "train":
             continue

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backends.verl.capabilities import ONE_STEP_OFF, SYNC, VERSION, ties_for
+from backends.verl.capabilities import ENGINE_RULES, KINDS, ONE_STEP_OFF, SERVED, SYNC, VERSION, ties_for
 from backends.verl.pipeline_checks import check_pipeline
 from backends.verl.request import Request, request_of
 from backends.verl.roles import Parts, parts_of
-from backends.verl.rules import RULES
-from backends.verl.run import mode_of, rewritten
+from backends.verl.run import engine_of, mode_of, rewritten
 from rpegc.emit import Facts
 from rpegc.errors import InputError
 from rpegc.plan import Plan, PlannedStage
@@ -48,8 +47,9 @@ def check_rules(plan: Plan, stage: PlannedStage, facts: Mapping[str, Any]) -> No
         "node_gpus": plan.devices.gpus_per_node,
         **facts,
     }
-    for rule in RULES[stage.op]:
-        if stage.model == "reward" and rule.name in SERVED_ELSEWHERE:
+    kind = KINDS.get((stage.op, stage.model), stage.op)
+    for rule in ENGINE_RULES[engine_of(plan)][kind]:
+        if kind == SERVED and rule.name in SERVED_ELSEWHERE:
             continue
         try:
             rule.check(stage.layout, plan.mesh(stage.mesh).mesh_class, context, f"stage {stage.name}")

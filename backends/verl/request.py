@@ -107,6 +107,11 @@ class Request:
         return int(self.get("allow.max_staleness", 0)) > 0 and not kept
 
     @property
+    def pinned_engine(self) -> str:
+        """The training engine that the pipeline asks for; "" leaves it to the planner."""
+        return str(self.get("engine") or "")
+
+    @property
     def estimator(self) -> str:
         """The advantage estimator in verl's words; TargetRefusal for an algorithm that it is not written for."""
         algorithm = str(self.get("algorithm", ""))

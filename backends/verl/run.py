@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backends.verl.capabilities import ONE_STEP_OFF, SYNC
+from backends.verl.capabilities import FSDP, ONE_STEP_OFF, SYNC
 from backends.verl.request import Request, request_of
 from backends.verl.roles import PLACES, PRESET_STAGES, Engine, Parts, Sharded, parts_of
 from rpegc.plan import Plan
@@ -23,6 +23,7 @@ class Run:
     name: str
     seed: int
     mode: str
+    engine: str
     bypass: bool
     nodes: int
     cores_per_node: int
@@ -36,6 +37,7 @@ def run_of(plan: Plan, cores_per_node: int = 0) -> Run:
         name=plan.name,
         seed=plan.seed,
         mode=mode_of(plan),
+        engine=engine_of(plan),
         bypass=rewritten(plan, "reuse-rollout-logprobs"),
         nodes=plan.devices.nodes,
         cores_per_node=cores_per_node,
@@ -49,22 +51,29 @@ def mode_of(plan: Plan) -> str:
     return plan.graph.mode.replace("_", "-") or SYNC
 
 
+def engine_of(plan: Plan) -> str:
+    """Return the training engine in the words of the capabilities."""
+    return plan.graph.engine or FSDP
+
+
 def rewritten(plan: Plan, name: str) -> bool:
     """Whether a rewrite of this name fired."""
     return any(rewrite.name == name for rewrite in plan.rewrites)
 
 
-def possible_runs(request: Request) -> Iterator[Run]:
-    """Yield stand-ins for the runs that a pipeline may end in: one for each launch mode, with layouts of no meaning.
+def possible_runs(request: Request, engine: str) -> Iterator[Run]:
+    """Yield stand-ins for the runs of an engine that a pipeline may end in: one for each launch mode.
 
-    Which keys a run decides, and every value that the pipeline states, do not depend on layouts: so both are known
-    before the search. A reward model gets a pool of its own, the case that decides more keys.
+    Their layouts have no meaning. Which keys a run decides, and every value that the pipeline states, do not depend on
+    layouts: so both are known before the search. A reward model gets a pool of its own, the case that decides more
+    keys.
     """
     for mode in (SYNC, ONE_STEP_OFF) if request.may_run_one_step_off else (SYNC,):
         yield Run(
             name=str(request.get("name", "")),
             seed=0,
             mode=mode,
+            engine=engine,
             bypass=False,
             nodes=1,
             cores_per_node=0,

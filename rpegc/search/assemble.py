@@ -84,7 +84,10 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         seed=request.seed,
         pipeline=request.pipeline,
         graph=graph,
-        knobs={"staleness": max(0, _weight_distance(graph) - 1)},
+        knobs={
+            "staleness": max(0, _weight_distance(graph) - 1),
+            **({"engine": graph.engine} if graph.engine else {}),
+        },
         transitions=_transitions(graph, stages),
         period_s=period_s,
         period_interval_s=schedule.interval_s(),
@@ -223,6 +226,8 @@ def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
             continue
         graph = attempt.variant.graph
         difference = {"placement": _placement(graph), "staleness": str(max(0, _weight_distance(graph) - 1))}
+        if graph.engine:
+            difference["engine"] = graph.engine
         if attempt.weight != winner.weight:
             difference["nodes"] = str(attempt.variant.problem.cluster.nodes)
         if attempt.solution.period is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,14 +65,14 @@ def tabulate(
     graph: Graph,
     works: Mapping[str, StageWork],
     facts: Mapping[str, dict[str, int | float]],
-    rules: Mapping[str, tuple[Rule, ...]],
+    rules: Callable[[str, str], tuple[Rule, ...]],
     meshes: tuple[MeshClass, ...],
     machine: Machine,
     cache: TableCache,
 ) -> Tables:
     """Price every legal layout of every stage on every mesh class.
 
-    `facts[stage]` are the context columns of a stage, `rules[op]` the target's rules.
+    `facts[stage]` are the context columns of a stage, `rules(op, role)` the target's rules.
     """
     cells: dict[str, dict[MeshClass, PriceTable]] = {}
     functions: dict[str, tuple[TimeTerm, ...]] = {}
@@ -85,7 +85,7 @@ def tabulate(
         cells[stage.name] = {}
         for mesh in meshes:
             table = cache.table(
-                stage, works[stage.name], mesh, machine, facts[stage.name], rules.get(stage.op.value, ())
+                stage, works[stage.name], mesh, machine, facts[stage.name], rules(stage.op.value, stage.model)
             )
             if table is not None:
                 layouts += table.rows
