@@ -203,7 +203,9 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
         class_for=capabilities.class_for,
     )
     context = Context(models, workload, pipeline.allowance(), space.values, capabilities)
-    return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options, engines)
+    return Setting(
+        pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options, engines
+    )
 
 
 def structures(setting: Setting) -> tuple[Graph, ...]:

@@ -164,9 +164,7 @@ def ties_for(graph: Graph) -> tuple[Tie, ...]:
     ties: list[Tie] = []
     if graph.engine == MEGATRON:
         models = tuple(
-            s.name
-            for s in graph.stages
-            if s.op in ("train", "forward") and KINDS.get((s.op.value, s.model)) != SERVED
+            s.name for s in graph.stages if s.op in ("train", "forward") and KINDS.get((s.op.value, s.model)) != SERVED
         )
         if len(models) > 1:
             source = f"{rules_megatron.MEGATRON_ENGINE}: _init_device_mesh"

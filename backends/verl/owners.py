@@ -106,7 +106,9 @@ def _of_megatron(actor: tuple[str, ...], critic: tuple[str, ...], reference: tup
     for section, stages in (("actor_rollout_ref.actor", actor), ("critic", critic)):
         for key in MEGATRON_LEFT_ALONE:
             found[f"{section}.megatron.{key}"] = Fix(stages, "cp") if stages and "context" in key else PLANNED
-    found |= {f"actor_rollout_ref.ref.megatron.{key}": Fix(reference or actor, field) for key, field in FOLLOWED.items()}
+    found |= {
+        f"actor_rollout_ref.ref.megatron.{key}": Fix(reference or actor, field) for key, field in FOLLOWED.items()
+    }
     return found
 
 

@@ -104,7 +104,8 @@ def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
 
     Recompute full: 2 B T H per layer kept (unless offloaded), and the layer being recomputed (22 B per token and MLP
     channel). Recompute none: 2 B T (5 H + 2 (h + kv) d + 3 I) per layer; selective keeps a share of it. A pipeline
-    stage holds min(pp, micro-batches) of them. A pass without backward holds one layer's.
+    stage holds min(pp, micro-batches) of them, interleaved with vpp chunks 1 + (pp - 1)/(pp vpp) times as much
+    (arXiv 2205.05198, section 4.2.3). A pass without backward holds one layer's.
     """
     a = shape.architecture
     split = np.where(shape.sequence_parallel, shape.tp, 1.0)
@@ -117,7 +118,8 @@ def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     one_layer = shape.constants.mlp_memory.value * tokens * widest / shape.tp
     if not shape.training:
         return 0.5 * one_layer + 4.0 * tokens * a.hidden / split
-    in_flight = np.minimum(shape.pp, shape.micro_batches) * shape.stage_layers
+    interleaved = np.where(shape.vpp > 1, 1.0 + (shape.pp - 1.0) / (shape.pp * shape.vpp), 1.0)
+    in_flight = np.minimum(shape.pp * interleaved, shape.micro_batches) * shape.stage_layers
     kept = 2.0 * tokens * a.hidden / split * np.where(shape.offload_activations, 2.0, in_flight)
     mlp = dense * 3.0 * a.intermediate + moe * (
         routed * (2.0 * a.hidden + 3.0 * a.expert_intermediate) + 3.0 * a.shared_intermediate

@@ -94,8 +94,8 @@ class Graph:
     """A whole pipeline. Stages and edges keep the order in which they were declared; names are unique.
 
     `tree` holds the parent of each mesh-tree node once `place` ran (node 0 is the whole cluster). `mode` is the
-    target's word for the launch mode that this variant needs, `engine` its word for the training engine ("" where it has
-    one only). `rewrites` are the passes that fired, in order.
+    target's word for the launch mode that this variant needs, `engine` its word for the training engine (empty where
+    it has one only). `rewrites` are the passes that fired, in order.
     """
 
     name: str
