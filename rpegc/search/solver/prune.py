@@ -104,7 +104,8 @@ def _front(costs: IntArray, members: IntArray) -> IntArray:
     front = np.empty((0, costs.shape[1]), dtype=costs.dtype)
     for start in range(0, len(members), WIDEST_AT_ONCE):
         part = members[start : start + WIDEST_AT_ONCE]
-        part = part[~(front[None, :, :] <= costs[part][:, None, :]).all(axis=2).any(axis=1)] if len(front) else part
+        held = np.all(front[None, :, :] <= costs[part][:, None, :], axis=2)
+        part = part[~np.any(held, axis=1)]
         part = part[~_undercut(costs[part][None])[0]]
         front = np.concatenate((front, costs[part]))
         kept += part.tolist()
