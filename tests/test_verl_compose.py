@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_plans import colocated_grpo, lora, one_step_off, ppo
+from verl_plans import (
+    colocate_async,
+    colocated_grpo,
+    lora,
+    megatron_grpo,
+    megatron_ppo,
+    one_step_off,
+    ppo,
+    separate_async,
+)
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
 import backends.verl
@@ -29,6 +38,11 @@ PLANS: dict[str, Plan] = {
     "PPO, reward model among the others": ppo(own_pool=False),
     "one-step-off": one_step_off(),
     "LoRA": lora(),
+    "GRPO on Megatron": megatron_grpo(),
+    "PPO on Megatron": megatron_ppo(),
+    "separate-async": separate_async(),
+    "separate-async on Megatron": separate_async(engine="megatron"),
+    "colocate-async": colocate_async(),
     "hostile texts": colocated_grpo(
         **{
             "data.train": HOSTILE,

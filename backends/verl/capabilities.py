@@ -14,7 +14,19 @@ if TYPE_CHECKING:
 
 VERSION = "0.9.1"
 SYNC = "sync"
+COLOCATE_ASYNC = "colocate-async"
+SEPARATE_ASYNC = "separate-async"
 ONE_STEP_OFF = "one-step-off"
+APART = (ONE_STEP_OFF, SEPARATE_ASYNC)
+"""Modes in which the rollout has GPUs of its own."""
+MODES = (SYNC, COLOCATE_ASYNC, SEPARATE_ASYNC, ONE_STEP_OFF)
+"""Launch modes: verl's V1 trainers, and the experimental one-step-off. Its fully-async trainer bounds how many samples
+are stale, not by how much (`staleness_threshold`): no staleness bound holds there, so it is never chosen."""
+
+MOST_STALENESS = 8
+"""Weight versions up to which separate-async is planned (assumed: more only costs memory)."""
+COMPLETION_ORDER, REUSE_LOGPROBS, PARTIAL = "minibatches-by-completion", "reuse-rollout-logprobs", "partial-rollout"
+"""Rewrites that modes imply or cannot express."""
 
 FSDP, MEGATRON = "fsdp", "megatron"
 ENGINES = (FSDP, MEGATRON)
@@ -29,6 +41,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         barrier=True,
         parents=(0, 0),
         homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
+        forbids=(PARTIAL,),
         source="verl/trainer/ppo/v1/trainer_base.py: one global pool for actor, rollout, reference and critic",
     ),
     PlacementPattern(
@@ -37,6 +50,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         barrier=True,
         parents=(0, 0, 0),
         homes={"model:reward": (2,), **dict.fromkeys((f"model:{role}" for role in COLOCATED_ROLES), (1,)), "*": ()},
+        forbids=(PARTIAL,),
         source="verl/trainer/ppo/v1/trainer_base.py: reward.reward_model.enable_resource_pool",
     ),
     PlacementPattern(
@@ -47,8 +61,37 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         # and TrainingWorker has no init_model) and on a reward model (its pool is never created).
         homes={"op:generate": (2,), "model:critic": (), "model:reward": (), "*": (1,)},
         weight_distance=(2, 2),
-        forbids=("partial-rollout",),
+        forbids=(PARTIAL, COMPLETION_ORDER),
         source="verl/experimental/one_step_off_policy/ray_trainer.py",
+    ),
+    PlacementPattern(
+        name="colocate-async",
+        mode=COLOCATE_ASYNC,
+        barrier=True,
+        parents=(0, 0),
+        homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
+        requires=(PARTIAL,),
+        source="verl/trainer/ppo/v1/trainer_colocate_async.py",
+    ),
+    *(
+        PlacementPattern(
+            name=name,
+            mode=SEPARATE_ASYNC,
+            parents=(0,) * (3 + len(reward)),
+            homes={
+                "op:generate": (2,),
+                "model:reward": reward,
+                **dict.fromkeys((f"model:{role}" for role in COLOCATED_ROLES), (1,)),
+                "*": (),
+            },
+            weight_distance=(2, 1 + MOST_STALENESS),
+            # Recomputed old log-probs would be those of a copy of the weights that each update restores from host
+            # memory (save_model_to_cpu), which is not priced: so the engine's stand in for them.
+            requires=(COMPLETION_ORDER, REUSE_LOGPROBS),
+            forbids=(PARTIAL,),
+            source="verl/trainer/ppo/v1/trainer_separate_async.py",
+        )
+        for name, reward in (("separate-async", ()), ("separate-async-reward-pool", (3,)))
     ),
 )
 """`homes` keys, the more specific wins: "stage:<name>", "model:<role>", "op:<op>", "*"."""
@@ -116,7 +159,9 @@ STRUCTURES = frozenset(
     {
         "canonicalize",
         "share-base-reference",
-        "reuse-rollout-logprobs",
+        COMPLETION_ORDER,
+        PARTIAL,
+        REUSE_LOGPROBS,
         "bounded-asynchrony",
         "insert-transitions",
         "place",
@@ -133,8 +178,8 @@ MEGATRON_SIZES = ("cp", "tp", "pp", "vpp", "ep", "etp")
 def capabilities(version: str = VERSION, lora_rank: int = 0, engine: str = FSDP) -> Capabilities:
     """Return what an engine of this verl version can express; InputError for any other version.
 
-    With adapters (`lora_rank` above 0) one-step-off is left out: its `update_weights` drops the adapter, so that only
-    the frozen base weights would reach the rollout (verl/workers/engine_workers.py).
+    With adapters (`lora_rank` above 0) modes with a rollout apart are left out: `update_weights` drops the adapter
+    there, so that only the frozen base weights would reach the rollout (verl/workers/engine_workers.py).
     """
     if version != VERSION:
         raise InputError(f"target version: the verl backend writes for {VERSION}, not {version!r}")
@@ -142,7 +187,7 @@ def capabilities(version: str = VERSION, lora_rank: int = 0, engine: str = FSDP)
         name="verl",
         version=version,
         engine_class=engine,
-        placements=tuple(p for p in PLACEMENTS if not (lora_rank and p.mode == ONE_STEP_OFF)),
+        placements=tuple(p for p in PLACEMENTS if not (lora_rank and p.mode in APART)),
         field_values=FIELD_VALUES[engine],
         rules=ENGINE_RULES[engine],
         ties=(),

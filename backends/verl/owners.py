@@ -77,6 +77,8 @@ def reserved(parts: Parts, judged_by_function: bool, engine: str) -> dict[str, O
         "trainer.v1.trainer_mode": "allow.max_staleness",
         "trainer.v1.colocate_async": "allow.max_staleness",
         "trainer.v1.separate_async": "allow.max_staleness",
+        "trainer.v1.sampler.max_off_policy_threshold": "allow.max_staleness",
+        "trainer.v1.sampler.max_off_policy_strategy": "allow.max_staleness",
         "ray_kwargs.ray_init.num_cpus": "the CPUs of the job (`sbatch --cpus-per-task`; Ray runs before verl)",
     }
     found |= _of_fsdp(actor, critic) if engine == FSDP else _of_megatron(actor, critic, reference)

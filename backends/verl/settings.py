@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.verl.capabilities import FSDP, MEGATRON, ONE_STEP_OFF
+from backends.verl.capabilities import APART, FSDP, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, SYNC
 from backends.verl.engine_settings import MODEL, EngineOf, adapter_settings, fsdp_settings, megatron_settings
 from backends.verl.hydra import Override, Raw, Value
 from backends.verl.owners import FIXED, PLACED, Fix
@@ -52,26 +52,62 @@ def _mode(run: Run) -> list[Override]:
     settings += [
         Override("algorithm.rollout_correction.bypass_mode", run.bypass, "allow.model_changes (reuse-rollout-logprobs)")
     ]
-    if run.mode != ONE_STEP_OFF:
-        settings += [
-            Override("trainer.use_v1", True, FIXED),
-            Override("trainer.v1.trainer_mode", "sync", "allow.max_staleness"),
-            Override("actor_rollout_ref.hybrid_engine", True, FIXED),
-        ]
+    if run.mode == ONE_STEP_OFF:
+        # The file's own search path is relative to the working folder and fails outside a checkout of verl.
+        search_path = Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED)
+        return [search_path, *settings, *_one_step_off(run, request)]
+    settings += [
+        Override("trainer.use_v1", True, FIXED),
+        Override("trainer.v1.trainer_mode", run.mode.replace("-", "_"), STALENESS),
+        Override("actor_rollout_ref.hybrid_engine", run.mode != SEPARATE_ASYNC, FIXED),
+    ]
+    return settings if run.mode == SYNC else settings + _asynchronous(run, request)
+
+
+STALENESS = "allow.max_staleness"
+
+
+def _asynchronous(run: Run, request: Request) -> list[Override]:
+    """Return what bounds the age of samples in verl's asynchronous V1 trainers.
+
+    Defaults break a small bound: 8 versions, and samples beyond them are dropped, which are the long ones. Under `wait`
+    the trainer takes nothing while a prompt of `max_off_policy_threshold` versions is still in the engines, counting
+    its own as the first (verl/trainer/ppo/v1/replay_buffer.py).
+    """
+    section = f"trainer.v1.{run.mode.replace('-', '_')}"
+    settings = [
+        Override(f"{section}.num_warmup_batches", run.staleness, STALENESS),
+        Override("trainer.v1.sampler.max_off_policy_threshold", run.staleness + 1, STALENESS),
+        Override("trainer.v1.sampler.max_off_policy_strategy", "wait", STALENESS),
+    ]
+    if run.mode != SEPARATE_ASYNC:
         return settings
+    return [
+        *settings,
+        Override(f"{section}.parameter_sync_step", request.minibatches, "workload.minibatches_per_step"),
+        Override(f"{section}.hybrid_rollout.enable_switch", False, FIXED),
+        *_own_pool(run),
+    ]
+
+
+def _own_pool(run: Run) -> list[Override]:
+    mesh = run.parts.rollout.mesh
+    return [
+        Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLACED),
+        Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLACED),
+        Override(f"{ROLLOUT}.checkpoint_engine.backend", "nccl", FIXED),
+    ]
+
+
+def _one_step_off(run: Run, request: Request) -> list[Override]:
     mesh = run.parts.rollout.mesh
     sequences = request.prompts * request.samples
     workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if sequences % n == 0)
     return [
-        # The file's own search path is relative to the working folder and fails outside a checkout of verl.
-        Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED),
-        *settings,
         Override("actor_rollout_ref.hybrid_engine", False, FIXED),
         Override("rollout.nnodes", mesh.nodes, PLACED),
         Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLACED),
-        Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLACED),
-        Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLACED),
-        Override(f"{ROLLOUT}.checkpoint_engine.backend", "nccl", FIXED),
+        *_own_pool(run),
         Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step"),  # it splits the batch evenly
     ]
 
@@ -172,7 +208,7 @@ def _actor(run: Run, request: Request, parts: Parts) -> list[Override]:
 
 def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
     layout, stages = parts.rollout.layout, (parts.rollout.name,)
-    alone = run.mode == ONE_STEP_OFF  # an engine alone on its GPUs never sleeps
+    alone = run.mode in APART  # an engine alone on its GPUs never sleeps
     budget_stages = parts.actor_passes or (parts.actor.name,)
     passes = [p for p in (parts.old_logprobs, parts.reference if parts.reference_in_actor else None) if p]
     budget = passes[0].layout.token_budget if passes else parts.actor.layout.token_budget

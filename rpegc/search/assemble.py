@@ -259,6 +259,11 @@ def _assumptions(stages: tuple[PlannedStage, ...], request: Request) -> tuple[As
     return tuple(rows)
 
 
+def _runs_far_ahead(request: Request) -> bool:
+    changes = request.pipeline["allow"]["model_changes"]
+    return "minibatches-by-completion" in changes and "reuse-rollout-logprobs" in changes
+
+
 def _warnings(
     request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
 ) -> tuple[str, ...]:
@@ -272,9 +277,10 @@ def _warnings(
         lines.append(f"{devices.idle_gpus} of {devices.gpus} allocated GPUs are idle")
     if memory_shortest < 0.99:
         lines.append(f"memory is tight: the plan fits with probability {memory_shortest:.3f}")
-    if request.max_staleness > 1:
+    if request.max_staleness > 1 and request.target.name == "verl" and not _runs_far_ahead(request):
         lines.append(
-            f"{request.target.name} has modes for a staleness of 0 and 1 only: max_staleness 2 and above add nothing"
+            "verl runs more than one step ahead in separate-async alone, which needs `allow.model_changes: "
+            "[minibatches-by-completion, reuse-rollout-logprobs]`: max_staleness 2 and above add nothing without it"
         )
     if request.partial_rollout:
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
