@@ -240,7 +240,7 @@ class PlacementPattern:
     on; an empty tuple is no place at all. `mode` is the target's own word for the launch mode (empty if it has none).
     With `barrier` no stage of a step starts before the step before has ended. `weight_distance` bounds the distance
     of weights -> generate that this pattern supports, (low, high). `requires` / `forbids` name rewrites that the mode
-    implies or cannot express.
+    implies or cannot express. `refuses` names values that it cannot carry beside a stage of a role ("": at all).
     """
 
     name: str
@@ -250,6 +250,7 @@ class PlacementPattern:
     weight_distance: tuple[int, int] = (1, 1)
     requires: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
+    refuses: Mapping[str, str] = field(default_factory=dict)
     barrier: bool = False
     source: str = ""
 

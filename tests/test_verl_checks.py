@@ -114,7 +114,7 @@ REFUSED: list[tuple[str, Callable[[], Plan], str]] = [
     ("no old log-probs", lambda: without(colocated_grpo(), "old_logprobs"), "recomputes old log-probs"),
     ("PPO without values", lambda: without(ppo(), "values"), "gae needs a critic"),
     ("GRPO with a critic", lambda: replace(ppo(), pipeline=ppo().pipeline | {"algorithm": "grpo"}), "needs no critic"),
-    ("an algorithm verl is not written for", lambda: colocated_grpo(algorithm="dpo"), "'dpo'"),
+    ("an algorithm verl is not written for", lambda: colocated_grpo(algorithm="dpo"), "verl has no loss over pairs"),
     ("KL without a reference", lambda: without(colocated_grpo(), "reference_logprobs"), "has no reference stage"),
     (
         "a reference without KL",
@@ -272,7 +272,7 @@ def test_two_passes_of_the_actor_share_one_budget() -> None:
 
 
 def test_a_rollout_apart_is_not_offered_with_adapters() -> None:
-    shared = ["colocated", "reward-pool", "colocate-async"]
+    shared = ["colocated", "reward-pool", "teacher-pool", "colocate-async"]
     assert [p.name for p in capabilities(lora_rank=16).placements] == shared
     apart = {"one-step-off", "separate-async", "separate-async-reward-pool"}
     assert {p.name for p in capabilities().placements} == {*shared, *apart}

@@ -34,6 +34,10 @@ ENGINES = (FSDP, MEGATRON)
 
 COLOCATED_ROLES = ("actor", "reference", "critic")
 
+SELECTS = {"selected": ""}
+"""Of graphs that replace groups without a signal: the asynchronous trainers do so while they train, which is not
+priced."""
+
 PLACEMENTS: tuple[PlacementPattern, ...] = (
     PlacementPattern(
         name="colocated",
@@ -42,6 +46,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         parents=(0, 0),
         homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
         forbids=(PARTIAL,),
+        refuses={"selected": "reward"},  # such a model judges after the groups were chosen
         source="verl/trainer/ppo/v1/trainer_base.py: one global pool for actor, rollout, reference and critic",
     ),
     PlacementPattern(
@@ -54,14 +59,23 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         source="verl/trainer/ppo/v1/trainer_base.py: reward.reward_model.enable_resource_pool",
     ),
     PlacementPattern(
+        name="teacher-pool",
+        mode=SYNC,
+        barrier=True,
+        parents=(0, 0, 0),
+        homes={"model:teacher": (2,), "model:actor": (1,), "*": ()},
+        source="verl/trainer/ppo/v1/trainer_base.py: teacher_pool",
+    ),
+    PlacementPattern(
         name="one-step-off",
         mode=ONE_STEP_OFF,
         parents=(0, 0, 0),
         # An empty tuple is no home at all. In 0.9.1 this trainer breaks on a critic under fsdp2 (NotImplementedError,
         # and TrainingWorker has no init_model) and on a reward model (its pool is never created).
-        homes={"op:generate": (2,), "model:critic": (), "model:reward": (), "*": (1,)},
+        homes={"op:generate": (2,), "model:critic": (), "model:reward": (), "model:teacher": (), "*": (1,)},
         weight_distance=(2, 2),
         forbids=(PARTIAL, COMPLETION_ORDER),
+        refuses={"selected": ""},  # filter_groups is V1's
         source="verl/experimental/one_step_off_policy/ray_trainer.py",
     ),
     PlacementPattern(
@@ -71,6 +85,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         parents=(0, 0),
         homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
         requires=(PARTIAL,),
+        refuses=SELECTS,
         source="verl/trainer/ppo/v1/trainer_colocate_async.py",
     ),
     *(
@@ -89,6 +104,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
             # memory (save_model_to_cpu), which is not priced: so the engine's stand in for them.
             requires=(COMPLETION_ORDER, REUSE_LOGPROBS),
             forbids=(PARTIAL,),
+            refuses=SELECTS,
             source="verl/trainer/ppo/v1/trainer_separate_async.py",
         )
         for name, reward in (("separate-async", ()), ("separate-async-reward-pool", (3,)))
@@ -116,8 +132,8 @@ MEGATRON_VALUES: dict[str, tuple[Any, ...]] = {
 }
 
 SERVED = "served"
-"""What this backend calls the stages of a reward model: verl serves it with vLLM beside either engine."""
-KINDS = {("forward", "reward"): SERVED}
+"""What this backend calls the stages of a reward model or teacher: verl serves them with vLLM beside either engine."""
+KINDS = {("forward", role): SERVED for role in ("reward", "teacher")}
 KIND_CLASSES = {SERVED: FSDP, "generate": FSDP}
 """The engines that serve are the same beside either training engine: they have one price, that of the first."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backends.verl.algorithms import distillation_settings, loss_settings
 from backends.verl.capabilities import APART, FSDP, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, SYNC
 from backends.verl.engine_settings import MODEL, EngineOf, adapter_settings, fsdp_settings, megatron_settings
 from backends.verl.hydra import Override, Raw, Value
@@ -42,6 +43,7 @@ def settings_of(run: Run) -> tuple[Override, ...]:
         *_critic(run, request, parts),
         *_reward_function(run, request),
         *_reward_model(request, parts),
+        *distillation_settings(request, parts.teacher, server_tp(parts.teacher) if parts.teacher else 1),
         *_trainer(run, request, parts),
     )
 
@@ -57,11 +59,13 @@ def _mode(run: Run) -> list[Override]:
         search_path = Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED)
         return [search_path, *settings, *_one_step_off(run, request)]
     settings += [
-        Override("trainer.use_v1", True, FIXED),
+        Override("trainer.use_v1", not request.before_v1, FIXED),
         Override("trainer.v1.trainer_mode", run.mode.replace("-", "_"), STALENESS),
         Override("actor_rollout_ref.hybrid_engine", run.mode != SEPARATE_ASYNC, FIXED),
     ]
-    return settings if run.mode == SYNC else settings + _asynchronous(run, request)
+    if run.mode == SYNC:
+        return [*settings, *([_agent_workers(request)] if request.before_v1 else [])]
+    return settings + _asynchronous(run, request)
 
 
 STALENESS = "allow.max_staleness"
@@ -101,15 +105,19 @@ def _own_pool(run: Run) -> list[Override]:
 
 def _one_step_off(run: Run, request: Request) -> list[Override]:
     mesh = run.parts.rollout.mesh
-    sequences = request.prompts * request.samples
-    workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if sequences % n == 0)
     return [
         Override("actor_rollout_ref.hybrid_engine", False, FIXED),
         Override("rollout.nnodes", mesh.nodes, PLACED),
         Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         *_own_pool(run),
-        Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step"),  # it splits the batch evenly
+        _agent_workers(request),
     ]
+
+
+def _agent_workers(request: Request) -> Override:
+    """Agent loops among which the trainers before V1 split a batch evenly."""
+    workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if request.generated % n == 0)
+    return Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step")
 
 
 def _data(run: Run, request: Request) -> list[Override]:
@@ -145,6 +153,7 @@ def _algorithm(request: Request, parts: Parts) -> list[Override]:
         Override("algorithm.use_kl_in_reward", where == "reward", "training.kl.where"),
         Override(f"{ACTOR}.use_kl_loss", where == "loss", "training.kl.where"),
         Override("critic.enable", parts.critic is not None, "algorithm"),
+        *loss_settings(request),
     ]
     if where == "reward":
         settings += [

@@ -92,6 +92,8 @@ def validated(module: str, overrides: list[str], model: str) -> dict[str, Any]:
     if actor.engine.strategy == "megatron":
         reference = omega_conf_to_dataclass(config.actor_rollout_ref.ref)
         read |= {"actor_sizes": sizes(actor.engine), "reference_sizes": sizes(reference.engine)}
+    if config.distillation.enabled:
+        omega_conf_to_dataclass(config.distillation)
     if need_critic(config):
         critic = omega_conf_to_dataclass(config.critic)
         read["critic_strategy"] = critic.engine.strategy
