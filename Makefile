@@ -73,6 +73,7 @@ golden: $(STAMP)  ## rewrite the golden texts; read the difference before you co
 
 figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up
 	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/breadth.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
 	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py
