@@ -87,7 +87,9 @@ def generation_problem(cases: list[GenerationCase], offline: bool) -> Problem:
         return rows
 
     present = sorted(set(engines.tolist()))
-    base = {name: float(np.exp(np.mean([np.log(_shipped(engine, name)) for engine in present]))) for name in own}
+    base = {name: prior for name, (prior, _) in own.items()}
+    if present:
+        base = {name: float(np.exp(np.mean([np.log(_shipped(engine, name)) for engine in present]))) for name in own}
     for name, (prior, spread) in own.items():
         key = f"base {name}"
         constants.append(Constant(key, base[name], prior, spread))
