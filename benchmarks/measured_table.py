@@ -1,7 +1,4 @@
-"""Write the errors of `rpegc validate` into README.md and docs/model.md, between their marks.
-
-    python benchmarks/measured_table.py
-"""
+"""Write the errors of `rpegc validate` into README.md and docs/model.md, between their marks: `make measured-table`."""
 
 from __future__ import annotations
 

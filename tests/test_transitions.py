@@ -102,7 +102,7 @@ def sync(architecture, machine, sources, targets, nodes=2, to_nodes=None, framew
 @pytest.mark.parametrize(("architecture", "reshard_s", "gpus"), [(QWEN_7B, 2.05, 8), (QWEN_72B, 10.7, 8)])
 def test_colocated_verl_takes_what_its_logs_show_plus_the_wake_up(architecture, reshard_s, gpus):
     seconds = sync(architecture, H100, [training(gpus)], [engine(tp=2)], nodes=1).same[0, 0]
-    assert 0.95 * reshard_s < seconds < reshard_s + 1.0  # logs of github.com/eric-haibin-lin/verl-data: resharding alone
+    assert 0.95 * reshard_s < seconds < reshard_s + 1.0  # logs of eric-haibin-lin/verl-data: resharding alone
 
 
 def published_syncs():
