@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from rpegc.cost.constants import MEMORY_ROWS, PRETRAINING, RL_LOGS, assumed, fitted
+from rpegc.cost.constants import KERNEL_LAUNCH_S, MEMORY_ROWS, PRETRAINING, RECURRENCE_SHARE, RL_LOGS, assumed, fitted
 from rpegc.cost.framework import FrameworkConstants
 from rpegc.cost.roofline import FP8_SPEEDUP_HOPPER
 from rpegc.hardware import Figure
@@ -40,9 +40,11 @@ PHYSICS = FrameworkConstants(
     gradient_bytes=Figure(4.0, "spec", "gradients are reduced in FP32"),
     moe_layer_s=fitted(0.84 * MILLISECOND),
     permute_bytes=fitted(12.0),
+    expert_launch_s=assumed(0.0, "all experts in one grouped kernel"),
     host_factor=assumed(1.0, "launches without Python wrappers around every module"),
     fp8_gemm=FP8_SPEEDUP_HOPPER,
     score_bytes=(FUSED, FUSED),
+    recurrence_share=RECURRENCE_SHARE,
     selective_recompute=(("attention", 1.0),),
     update_s=assumed(0.035, "launch, clipping, metrics and data loading per optimizer update"),
     imbalance=assumed(1.0, "sequences are dealt out without regard to their lengths"),
@@ -66,16 +68,18 @@ _MEGATRON = replace(
     tensor_exposed=fitted(0.673),
     tensor_backward=_BEHIND_WEIGHT_GRADIENTS,
     data_exposed=fitted(0.422),
+    recurrence_share=fitted(0.08),
     permute_bytes=fitted(8.31),
     fp8_gemm=fitted(1.72),
     gradient_bytes=Figure(2.0, "spec", "performance recipes of NVIDIA NeMo and Megatron-Bridge reduce BF16 gradients"),
     moe_layer_s=fitted(0.167 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
     attention=MappingProxyType({"H100": fitted(5.93e14), "H200": fitted(5.6e14)}),  # cuDNN of 2025, as the kernel table
-    known_on=("H100", "H200", "GH200", "A100", "B200", "GB200"),
+    known_on=("H100", "H200", "GH200", "A100", "B200", "B300", "GB200", "GB300"),
 )
 _MEGATRON_EAGER = replace(
     _MEGATRON,
     name="megatron eager router",
+    expert_launch_s=KERNEL_LAUNCH_S,  # Transformer Engine loops over the experts
     moe_layer_s=fitted(1.11 * MILLISECOND),
     permute_bytes=fitted(16.4),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.cost import exchange, layer
-from rpegc.cost.constants import PRETRAINING, RECURRENCE_SHARE
+from rpegc.cost.constants import PRETRAINING
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray
 
@@ -44,7 +44,7 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         _computed("elementwise", layer.elementwise(shape), "bytes per token over HBM bandwidth; " + PRETRAINING),
     ]
     if shape.architecture.recurrent_layers:
-        terms.append(_computed("recurrence", layer.recurrence(shape), RECURRENCE_SHARE.source))
+        terms.append(_computed("recurrence", layer.recurrence(shape), shape.constants.recurrence_share.source))
     if shape.work.engine_flags & {"fp8", "fp8_rowwise", "nvfp4"}:
         terms.append(_computed("casts", layer.casts(shape), "casts to FP8; " + PRETRAINING))
     if shape.work.lora_rank:
