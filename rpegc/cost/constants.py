@@ -35,7 +35,7 @@ ATTENTION_BACKWARD = assumed(
 )
 ELEMENTWISE_BACKWARD = assumed(1.6, "backward reads the saved input besides the gradient")
 OPTIMIZER_BYTES = assumed(30.0, "AdamW reads weight, gradient, two moments and writes weight, moments, BF16 copy")
-GROUPED_GEMM_SHARE = fitted(0.79)
+GROUPED_GEMM_SHARE = fitted(0.76)
 FP8_CAST_BYTES = fitted(1.53)
 NVFP4_SPEEDUP = fitted(3.1, "fitted to NVFP4 rows of the NVIDIA Megatron-Bridge performance summary (Blackwell)")
 FP8_ROWWISE_SPEEDUP = fitted(1.05, "fitted to torchtitan rows of 2025-06: scaling by row costs what FP8 gains")

@@ -14,10 +14,10 @@ Band = tuple[float, float]
 
 BANDS: Mapping[str, Band] = MappingProxyType(
     {
-        "training_dense": (0.9, 1.1),
-        "training_moe": (0.8, 1.25),
-        "training_source": (0.85, 1.15),
-        "training_gh200": (0.8, 1.25),
+        "training_dense": (0.911, 1.089),
+        "training_moe": (0.858, 1.163),
+        "training_source": (0.905, 1.195),
+        "training_gh200": (0.921, 1.267),
     }
 )
 

@@ -237,7 +237,7 @@ def experts(shape: StepShape) -> Seconds:
     """Grouped matrix products of the routed experts, averaged over all layers.
 
     A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts: one product for each
-    expert, of T/tp K ep / E rows, all in one kernel at the GPU's GEMM curve, of whose rate grouped kernels reach 0.79.
+    expert, of T/tp K ep / E rows, all in one kernel at the GPU's GEMM curve, of whose rate grouped kernels reach 0.76.
     Backward as for dense matrices. Never quicker than reading the experts' weights.
     """
     a = shape.architecture
