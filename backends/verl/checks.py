@@ -49,7 +49,7 @@ def check_rules(plan: Plan, stage: PlannedStage, facts: Mapping[str, Any]) -> No
         **facts,
     }
     for rule in RULES[stage.op]:
-        if stage.model == "reward" and rule.name in SERVED_ELSEWHERE:
+        if stage.model in ("reward", "teacher") and rule.name in SERVED_ELSEWHERE:
             continue
         try:
             rule.check(stage.layout, plan.mesh(stage.mesh).mesh_class, context, f"stage {stage.name}")
@@ -63,7 +63,7 @@ MODEL_COLUMNS = ("heads", "kv_heads", "layers", "experts", "vocabulary", "hidden
 SERVED_ELSEWHERE = frozenset(
     {"fsdp-has-no-model-parallelism", "fsdp2-always-shards", "token-budget-holds-a-sequence", "batch-splits-over-ranks"}
 )
-"""Rules of FSDP passes that do not bind a reward model: verl serves it with vLLM."""
+"""Rules of FSDP passes that do not bind a reward model or a teacher: verl serves them with vLLM."""
 
 
 def _target(plan: Plan, parts: Parts, request: Request) -> None:
@@ -122,7 +122,11 @@ def _pools(plan: Plan, parts: Parts, request: Request) -> None:
         raise InputError(
             f"the reward model's pool {reward.name} overlaps another pool [verl/single_controller/ray/base.py]"
         )
-    gpus = shared.gpus + (rollout.gpus if rollout != shared else 0) + (reward.gpus if reward != shared else 0)
+    teacher = parts.teacher.mesh if parts.teacher else shared
+    if parts.teacher and any(teacher.overlaps(other) for other in (shared, rollout)):
+        raise InputError(f"the teacher needs a pool of its own, {teacher.name} is not [{TRAINER}: teacher_pool]")
+    pools = {shared, rollout, reward, teacher}
+    gpus = sum(mesh.gpus for mesh in pools)
     if gpus > plan.devices.gpus:
         raise InputError(f"the pools ask for {gpus} GPUs of {plan.devices.gpus} [verl/single_controller/ray/base.py]")
 

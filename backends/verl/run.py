@@ -74,7 +74,7 @@ def possible_runs(request: Request) -> Iterator[Run]:
 
 
 def _stand_ins(request: Request) -> Parts:
-    pool, judges = Mesh("pool", 0, 1, 0, 1), Mesh("judges", 1, 1, 0, 1)
+    pool, judges, teachers = Mesh("pool", 0, 1, 0, 1), Mesh("judges", 1, 1, 0, 1), Mesh("teachers", 2, 1, 0, 1)
     names = _stage_names(request)
 
     def sharded(part: str, wanted: bool = True, mesh: Mesh = pool) -> Sharded | None:
@@ -89,6 +89,7 @@ def _stand_ins(request: Request) -> Parts:
         critic=sharded("critic", request.needs_critic),
         values=sharded("values", request.needs_critic),
         reward=sharded("reward", request.get("models.reward") is not None, judges),
+        teacher=sharded("teacher", request.distils, teachers),
     )
 
 
