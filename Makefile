@@ -73,16 +73,17 @@ golden: $(STAMP)  ## rewrite the golden texts; read the difference before you co
 
 figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up, layouts a second
 	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/breadth.py
 	$(BIN)/python benchmarks/pricing.py
 
 validate: $(STAMP)  ## prices against published measurements; fails where a family got worse than listed
 	$(BIN)/rpegc validate --expected --html out/validation.html
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py
 
 proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
