@@ -47,7 +47,7 @@ from rpegc.search.solver.problem import Limit, Template
 from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, pool_of, tabulate
 from rpegc.simulate import Trace, simulate
-from rpegc.target import MeshClass
+from rpegc.target import Capabilities, MeshClass
 
 Progress = Callable[[str], None]
 PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
@@ -71,7 +71,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Everything that stays the same while variants are priced and solved."""
+    """Everything that stays the same while variants are priced and solved.
+
+    `context` and `work` are those of the target's first training engine; `of_engine` returns the setting of another.
+    """
 
     pipeline: Pipeline
     backend: Backend
@@ -81,6 +84,7 @@ class Setting:
     context: Context
     work: WorkContext
     options: Options
+    engines: tuple[Capabilities, ...] = ()
     pools: tuple[Pool, ...] = ()
     """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
 
@@ -88,6 +92,14 @@ class Setting:
     def machines(self) -> dict[str, Machine]:
         """The machine of each pool of unlike machines."""
         return {pool.name: pool.machine for pool in self.pools}
+
+    def of_engine(self, name: str) -> Setting:
+        """Return the setting of the training engine of this name."""
+        found = next((engine for engine in self.engines if engine.engine == name), self.context.capabilities)
+        if found is self.context.capabilities:
+            return self
+        work = replace(self.work, engine_class=found.engine_class, class_for=found.class_for)
+        return replace(self, context=replace(self.context, capabilities=found), work=work)
 
     @property
     def capacities_bytes(self) -> tuple[float, float]:
@@ -166,6 +178,7 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
     """Return every file of a compiled folder by relative path. Raises InputError for what the target would refuse."""
+    setting = setting.of_engine(plan.graph.engine)
     facts = setting.facts(plan.graph, stage_works(plan.graph, setting.work))
     files = {
         "plan.json": EmittedFile(plan.to_json().encode()),
@@ -193,7 +206,8 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     except TargetRefusal as refusal:
         raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
     models = pipeline.model_facts()
-    capabilities = backend.capabilities(lora_rank=max(facts.lora_rank for facts in models.values()))
+    engines = backend.engines(pipeline.resolved())
+    capabilities = engines[0]
     space = search_spaces.load_space(options.space)
     workload = pipeline.workload_facts()
     work = WorkContext(
@@ -207,14 +221,31 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
         lora_ranks={role: facts.lora_rank for role, facts in models.items()},
         framework=capabilities.name,
         engine_class=capabilities.engine_class,
+        class_for=capabilities.class_for,
     )
     pools = pipeline.pools if len(pipeline.pools) > 1 else ()
     context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
-    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, pools)
+    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)
 
 
 def structures(setting: Setting) -> tuple[Graph, ...]:
-    """Run the passes and return every structure that the target can express."""
+    """Run the passes for each training engine and return every structure that the target can express.
+
+    An engine that refuses a value of `fix:` is left out, unless all of them do.
+    """
+    found: list[Graph] = []
+    problems: list[InputError] = []
+    for engine in setting.engines:
+        try:
+            found += _structures_of(setting.of_engine(engine.engine))
+        except InputError as problem:
+            problems.append(problem)
+    if not found:
+        raise problems[0]
+    return tuple(found)
+
+
+def _structures_of(setting: Setting) -> tuple[Graph, ...]:
     graph = expand(setting.pipeline)
     fixed = setting.pipeline.fixed()
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
@@ -251,16 +282,31 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     """Price and solve the structures; the outcome's winner is None if nothing fits."""
     cache = TableCache()
     progress("pricing")
-    variants = tuple(variant_of(setting, graph, cache) for graph in graphs)
+    variants = _variants(setting, graphs, cache)
     progress("searching")
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
     return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
 
 
+def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
+    """Price the structures; one in which some stage has no layout is passed over, unless all are such."""
+    variants: list[Variant] = []
+    problems: list[InputError | NothingFits] = []
+    for graph in graphs:
+        try:
+            variants.append(variant_of(setting, graph, cache))
+        except (InputError, NothingFits) as problem:
+            problems.append(problem)
+    if not variants:
+        raise next((problem for problem in problems if isinstance(problem, NothingFits)), problems[0])
+    return tuple(variants)
+
+
 def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     """Price every layout of one structure and build its integer problem."""
-    machine, rules = setting.machine, setting.context.capabilities.rules
+    setting = setting.of_engine(graph.engine)
+    machine, rules = setting.machine, setting.context.capabilities.rules_for
     works = stage_works(graph, setting.work)
     facts = setting.facts(graph, works)
     pools, limits = setting.machines, setting.pool_limits(works)
@@ -268,7 +314,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     for stage in graph.stages:
         if stage.op.on_gpus and not tables.cells[stage.name]:
             meshes = tuple(mesh for mesh in setting.meshes if not pools or mesh.pool == pool_of(stage))
-            raise no_layout(stage, meshes, facts[stage.name], rules.get(stage.op.value, ()))
+            raise no_layout(stage, meshes, facts[stage.name], rules(stage.op.value, stage.model))
     device, host = setting.capacities_bytes
     homes = {stage.name: stage.meshes for stage in graph.stages if stage.op.on_gpus}
     problem = build(
@@ -298,8 +344,9 @@ def _link(setting: Setting) -> Link | None:
 
 
 def _plan(setting: Setting, outcome: Outcome) -> Plan:
-    pipeline, capabilities = setting.pipeline, setting.context.capabilities
     assert outcome.winner is not None, "a plan needs a winner"
+    setting = setting.of_engine(outcome.winner.variant.graph.engine)
+    pipeline, capabilities = setting.pipeline, setting.context.capabilities
     works = stage_works(outcome.winner.variant.graph, setting.work)
     request = Request(
         name=pipeline.name,
@@ -340,7 +387,7 @@ def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWo
         return ""
     for stage in variant.graph.stages:
         if stage.op.on_gpus and whole not in variant.tables.cells[stage.name]:
-            rules = setting.context.capabilities.rules.get(stage.op.value, ())
+            rules = setting.context.capabilities.rules_for(stage.op.value, stage.model)
             return why_unused(stage, whole, setting.facts(variant.graph, works)[stage.name], rules)
     return ""
 
@@ -358,7 +405,10 @@ def _nothing_fits(setting: Setting, outcome: Outcome) -> NothingFits:
 def _remedy(setting: Setting) -> str:
     """Find the smallest change that fits, on the quick space and with the simplest structure."""
     quick = setting_of(setting.pipeline, replace(setting.options, space="quick", tolerance=0.9))
-    graphs = structures(quick)[:1]
+    first: dict[str, Graph] = {}
+    for graph in structures(quick):
+        first.setdefault(graph.engine, graph)  # the simplest structure of each engine
+    graphs = tuple(first.values())
 
     def fits(machine: str, nodes: int) -> bool:
         attempt = replace(quick, machine=load_machine(machine), nodes=nodes)

@@ -1,24 +1,24 @@
-"""Run several plans one after another in one set of processes: `native_many.py PORT PLAN FOLDER [PLAN FOLDER ...]`.
+"""Run several plans one after another in one set of processes: `native_many.py PLAN FOLDER [PLAN FOLDER ...]`.
 
-Importing torch takes longer than a run of a tiny model. Each run gets a store of its own on a port of its own.
+Importing torch takes longer than a run of a tiny model.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 
 def main() -> None:
+    import torch.distributed as dist
+
     from rpegc.plan import read_plan
     from rpegc.runtime.run import Options, run
 
-    port, pairs = int(sys.argv[1]), sys.argv[2:]
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    for number in range(0, len(pairs), 2):
-        os.environ["MASTER_PORT"] = str(port + number // 2)
-        run(read_plan(Path(pairs[number])), Options(Path(pairs[number + 1])))
+    dist.init_process_group("gloo")
+    for plan, folder in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        run(read_plan(Path(plan)), Options(Path(folder)))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

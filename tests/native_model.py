@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 LETTERS = "abcdefghijklmnop"
-REWARD = '''
+REWARD = """
 def score(data_source, solution_str, ground_truth, extra_info=None):
     letters = solution_str.replace(" ", "")
     return sum((letter in "abcdefgh") + 2 * (letter == ground_truth) for letter in letters) / 8
-'''
+"""
 
 
 def make(folder: Path, kind: str = "llama", seed: int = 0, **sizes: int) -> None:
@@ -50,6 +50,10 @@ def make(folder: Path, kind: str = "llama", seed: int = 0, **sizes: int) -> None
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(configs[kind](**(values | sizes)))
     model.save_pretrained(folder / "model")
+    config = (
+        folder / "model" / "config.json"
+    )  # Transformers 5 writes a name of Mixtral's; published files have this one
+    config.write_text(config.read_text().replace("num_local_experts", "num_experts"))
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpegc.architecture import (
@@ -95,6 +95,7 @@ def test_experts_on_a_latent_are_smaller_and_have_two_projections_around_them():
 
 
 @given(st.integers(1, 3000), st.integers(0, 2000), st.integers(1, 1500))
+@settings(deadline=None)
 def test_a_window_attends_to_no_more_than_it_reaches(window, prompt, steps):
     mixer = replace(ATTENTION, reach=window)
     each = [min(prompt + step, window) for step in range(1, steps + 1)]
@@ -106,6 +107,7 @@ def test_a_window_attends_to_no_more_than_it_reaches(window, prompt, steps):
 
 
 @given(st.integers(1, 500), st.integers(1, 40))
+@settings(deadline=None)
 def test_blocks_attend_inside_themselves(block, blocks):
     mixer = replace(ATTENTION, reach=block, chunked=True)
     length = block * blocks

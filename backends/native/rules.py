@@ -70,8 +70,8 @@ SHARDED: tuple[Rule, ...] = (
     Rule(
         "layout-tiles-mesh",
         GROUPS,
-        "dp {dp} × ulysses {ulysses} × tp {tp} × pp {pp} must be the {gpus} GPUs of the mesh, with cp {cp}, ep {ep} and "
-        "etp {etp} 1",
+        "dp {dp} × ulysses {ulysses} × tp {tp} × pp {pp} must be the {gpus} GPUs of the mesh, "
+        "with cp {cp}, ep {ep} and etp {etp} 1",
         _tiles,
     ),
     Rule(
@@ -154,9 +154,7 @@ GENERATE: tuple[Rule, ...] = (
         GROUPS,
         "replicas {replicas} × tp {tp} must be the {gpus} GPUs of the mesh, with engine_dp {engine_dp}, pp {pp} and "
         "ep {ep} 1",
-        lambda c: np.asarray(
-            (c["engine_dp"] * c["pp"] * c["ep"] == 1) & (c["replicas"] * c["tp"] == c["gpus"])
-        ),
+        lambda c: np.asarray((c["engine_dp"] * c["pp"] * c["ep"] == 1) & (c["replicas"] * c["tp"] == c["gpus"])),
     ),
     Rule(
         "replicas-share-prompts",

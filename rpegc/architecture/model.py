@@ -160,9 +160,7 @@ class Architecture:
     def shared_expert_parameters(self) -> int:
         """Elements of the shared expert of one MoE layer, with the projections around latent experts."""
         shared = self.mlp_matrices * self.hidden * self.shared_intermediate
-        biases = (self.mlp_matrices - 1) * self.shared_intermediate + self.hidden
-        biases *= self.mlp_bias and self.shared_intermediate > 0
-        return shared + biases + 2 * self.hidden * self.expert_hidden + self.hidden * self.shared_gate
+        return shared + 2 * self.hidden * self.expert_hidden + self.hidden * self.shared_gate
 
     @property
     def router_parameters(self) -> int:

@@ -44,7 +44,8 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         _computed("elementwise", layer.elementwise(shape), "bytes per token over HBM bandwidth; " + PRETRAINING),
     ]
     if shape.architecture.recurrent_layers:
-        terms.append(_computed("recurrence", layer.recurrence(shape), RECURRENCE_SHARE.source))
+        share = RECURRENCE_SHARE
+        terms.append(_computed("recurrence", layer.recurrence(shape), share.source, share.provenance))
     if shape.work.engine_flags & {"fp8", "fp8_rowwise", "nvfp4"}:
         terms.append(_computed("casts", layer.casts(shape), "casts to FP8; " + PRETRAINING))
     if shape.work.lora_rank:
@@ -77,9 +78,9 @@ def recomputed(shape: StepShape, terms: tuple[LayerTerm, ...]) -> FloatArray:
     return np.where(shape.recompute_full, whole, np.where(shape.recompute_selective, part, 0.0))
 
 
-def _computed(name: str, seconds: layer.Seconds, source: str) -> LayerTerm:
+def _computed(name: str, seconds: layer.Seconds, source: str, provenance: str = "fitted") -> LayerTerm:
     zero = np.zeros(len(seconds[0]))
-    return LayerTerm(name, seconds[0], np.broadcast_to(seconds[1], zero.shape), zero, zero, "fitted", source)
+    return LayerTerm(name, seconds[0], np.broadcast_to(seconds[1], zero.shape), zero, zero, provenance, source)
 
 
 def _exchanged(

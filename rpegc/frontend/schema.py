@@ -40,6 +40,8 @@ class PipelineSpec(Block):
     """What the plan makes small."""
     target: Target = "verl"
     """What the plan is launched with."""
+    engine: Text | None = None
+    """The training engine, where the target has several (verl: `fsdp`, `megatron`); absent = the planner's choice."""
     target_overrides: dict[OverrideKey, bool | int | float | Text | tuple[bool | int | float | Text, ...]] = Field(
         default_factory=dict
     )

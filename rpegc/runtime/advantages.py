@@ -73,7 +73,7 @@ def _groups(totals: Mapping[int, float], samples: int) -> dict[int, list[int]]:
 
 def _grpo(totals: Mapping[int, float], estimate: Estimate) -> dict[int, float]:
     """Reward minus the group's mean, over its deviation. arXiv 2402.03300; without the deviation: arXiv 2503.20783."""
-    found = {}
+    found: dict[int, float] = {}
     for rows in _groups(totals, estimate.samples).values():
         values = np.array([totals[row] for row in rows])
         centred = values - values.mean()
@@ -85,7 +85,7 @@ def _grpo(totals: Mapping[int, float], estimate: Estimate) -> dict[int, float]:
 
 def _rloo(totals: Mapping[int, float], estimate: Estimate) -> dict[int, float]:
     """Reward minus the mean of the group's other rewards. arXiv 2402.14740."""
-    found = {}
+    found: dict[int, float] = {}
     for rows in _groups(totals, estimate.samples).values():
         values = np.array([totals[row] for row in rows])
         others = (values.sum() - values) / max(len(values) - 1, 1)

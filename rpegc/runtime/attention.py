@@ -78,8 +78,9 @@ class _AllToAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        gradient = gradient.contiguous()
         result = torch.empty_like(gradient)
-        dist.all_to_all_single(result, gradient.contiguous(), group=ctx.group)
+        dist.all_to_all_single(result, gradient, group=ctx.group)
         return result, None
 
 

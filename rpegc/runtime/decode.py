@@ -124,9 +124,9 @@ class Decoder:
         ids = np.zeros((len(unique), width), dtype=np.int64)
         for line, text in enumerate(unique):
             ids[line, : len(text)] = text
-        cache.filling = [
-            [first + slot for slot, mine in enumerate(lines) if mine == line] for line in range(len(unique))
-        ]
+        cache.filling = [[] for _ in unique]
+        for slot, line in enumerate(lines):
+            cache.filling[line].append(first + slot)
         logits = self._logits(cache, torch.from_numpy(ids), torch.arange(width).expand(len(unique), width))
         ends = torch.tensor([len(text) - 1 for text in unique], device=self.device)
         cache.filling = None

@@ -51,17 +51,13 @@ def _flow(plan: Plan, settings: Settings, name: str, found: dict[str, Flow]) -> 
     if stage.op is Op.SYNC:
         return Flow(1, 0)
     sources = sample_sources(graph, name)
+    makers = [source for source in sources if graph.stage(source).op is Op.GENERATE]
     counts = {found[source].waves for source in sources}
-    direct = [
-        edge.chunks
-        for edge in graph.into(name)
-        if edge.source in sources and graph.stage(edge.source).op is Op.GENERATE
-    ]
-    whole = _needs_all(plan, settings, name) or len(counts) != 1 or any(chunks == 1 for chunks in direct)
+    unstreamed = any(edge.chunks == 1 for edge in graph.into(name) if edge.source in makers)
+    whole = _needs_all(plan, settings, name) or len(counts) != 1 or unstreamed
     waves = 1 if whole else counts.pop()
     if isinstance(layout, ShardedLayout):
         return Flow(waves, layout.dp)
-    makers = [source for source in sources if graph.stage(source).op is Op.GENERATE]
     if is_reward(graph, name) and makers:
         return Flow(waves, found[makers[0]].parts)
     return Flow(waves, 1)

@@ -24,7 +24,7 @@ from rpegc.runtime.gate import Gate
 from rpegc.runtime.metrics import Clock
 from rpegc.runtime.program import Instance
 from rpegc.runtime.rewards import RewardWorkers, Sample, Verdict
-from rpegc.runtime.rows import Rows
+from rpegc.runtime.rows import Rows, merged
 from rpegc.runtime.setup import Engine
 from rpegc.runtime.stages import gather
 from rpegc.runtime.values import ValueStore
@@ -48,10 +48,10 @@ class FunctionLane:
         maker = self._maker(name)
         if maker:
             axes = self.engine.axes[maker]
-            return axes.member and axes.tensor_place == 0
+            return bool(axes.member and axes.tensor_place == 0)
         users = [edge.target for edge in graph.out_of(name)]
         meshes = [self.engine.plan.stage(user).mesh for user in users] + [self.engine.plan.meshes[0].name]
-        return dist.get_rank() == self.engine.ranks[next(mesh for mesh in meshes if mesh)][0]
+        return bool(dist.get_rank() == self.engine.ranks[next(mesh for mesh in meshes if mesh)][0])
 
     def _maker(self, name: str) -> str:
         """Return the generate stage whose parts a function judges one by one, or ""."""
@@ -94,23 +94,12 @@ class FunctionLane:
             os._exit(4)
 
     def _function(self, instance: Instance) -> None:
-        name, step, flow = instance.stage, instance.step, self.engine.flows[instance.stage]
-        maker = self._maker(name)
-        for wave in range(flow.waves):
+        name, step, maker = instance.stage, instance.step, self._maker(instance.stage)
+        for wave in range(self.engine.flows[name].waves):
             if maker:
                 part = self.engine.axes[maker].data_place
                 with self.clock.waiting():
-                    waves = (
-                        [wave]
-                        if self.engine.flows[maker].waves == flow.waves
-                        else range(self.engine.flows[maker].waves)
-                    )
-                    found = [
-                        Rows.from_bytes(self.values.get_bytes(f"{maker}/{step}/{number}/{part}")) for number in waves
-                    ]
-                rows = Rows()
-                for table in found:
-                    rows.merge(table)
+                    rows = self._own_part(name, maker, step, wave)
                 self.values.put(name, step, wave, part, self._judge(rows, step))
             else:
                 with self.clock.waiting():
@@ -118,9 +107,16 @@ class FunctionLane:
                 self.values.put(name, step, wave, 0, advantages(batch, self._estimate()))
                 self._note(batch, step)
 
+    def _own_part(self, name: str, maker: str, step: int, wave: int) -> Rows:
+        """Wait for what this rank's replica made in a wave, or in all waves if the function does not stream."""
+        made, part = self.engine.flows[maker].waves, self.engine.axes[maker].data_place
+        waves = [wave] if made == self.engine.flows[name].waves else range(made)
+        keys = (f"{maker}/{step}/{number}/{part}" for number in waves)
+        return merged(Rows.from_bytes(self.values.get_bytes(key)) for key in keys)
+
     def _judge(self, rows: Rows, step: int) -> Rows:
         engine = self.engine
-        assert engine.prompts is not None and engine.tokenizer is not None, "rewards are judged where prompts are"
+        assert engine.prompts is not None, "rewards are judged where prompts are"
         samples, order = [], rows.index
         for row in order:
             prompt = engine.prompts.at(int(rows.scalar("place", row)), engine.settings.seed)

@@ -24,7 +24,7 @@ class StopRequest:
 
 
 class Gate:
-    """The answers of a run of steps. One a thread; `deciders` maps a step to the rank that answers (empty: only ask)."""
+    """The answers of a run of steps. One a thread; `deciders` maps a step to the rank that answers."""
 
     def __init__(self, store: Any, steps: range, deciders: Mapping[int, int], stop: StopRequest) -> None:
         self.store, self.deciders, self.stop = store, deciders, stop

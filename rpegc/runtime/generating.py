@@ -1,4 +1,4 @@
-"""The generate stage: which prompts a replica takes in a step, what it carries over, in which parts it gives them away."""
+"""The generate stage: which prompts a replica takes in a step, what it carries over, how it gives them away."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rpegc.runtime.rows import Rows
 class Share:
     """A replica's share of a step: `groups` prompts of `samples` samples each, given away in `waves`.
 
-    `carries` is how many further groups it begins in the hope that they end in a later step (partial rollout; 0 = none),
-    `bound` the staleness that no row may exceed.
+    `carries` is how many further groups it begins that may end in a later step (partial rollout; 0 = none), `bound` the
+    staleness that no row may exceed.
     """
 
     replica: int

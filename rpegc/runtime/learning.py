@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rpegc.runtime.batching import MicroBatch
 from rpegc.runtime.losses import PolicyLoss, denominator, token_weight, value_losses
-from rpegc.runtime.rows import Rows
+from rpegc.runtime.rows import Array, Rows
 from rpegc.runtime.settings import Settings
 from rpegc.runtime.worker import LossOf, Worker
 
@@ -86,12 +86,12 @@ def prepare(batch: Rows, settings: Settings, lesson: Lesson, step: int) -> dict[
     return lengths
 
 
-def _importance(batch: Rows, row: int, step: int, cap: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def _importance(batch: Rows, row: int, step: int, cap: float) -> Array:
     """Return min(old / behaviour, cap) for each token of a stale row, 1 for a fresh one."""
     old, behaviour = batch.column("old_logprobs")[row], batch.column("behaviour_logprobs")[row]
     if int(batch.scalar("version", row)) >= step:
         return np.ones(len(old), dtype=np.float32)
-    return np.minimum(np.exp(old - behaviour), cap).astype(np.float32)
+    return np.asarray(np.minimum(np.exp(old - behaviour), cap), dtype=np.float32)
 
 
 class Update:

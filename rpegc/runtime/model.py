@@ -67,7 +67,7 @@ class LanguageModel(nn.Module):
             logits: Tensor = self.lm_head(hidden)
             return logits
         values: Tensor = self.score(hidden)
-        return values.squeeze(-1)
+        return values.squeeze(-1).clone()  # FSDP warns of views: later in-place work would lose its hooks
 
     def _layer(self, layer: Any, hidden: Tensor, positions: Tensor, rotation: Any, context: Any) -> Tensor:
         def run(states: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _stored(folder: Path, name: str) -> Tensor | None:
 
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118: safe_open is no mapping
+            if name in tensors.keys():  # noqa: SIM118
                 found: Tensor = tensors.get_tensor(name)
                 return found
     return None

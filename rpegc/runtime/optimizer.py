@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from rpegc.runtime.groups import Axes
 
@@ -144,7 +144,7 @@ def _shards(tensor: Any) -> int:
         return 1
     count = 1
     for axis, placement in enumerate(tensor.placements):
-        if isinstance(placement, Shard) or placement.is_shard():
+        if not placement.is_replicate():
             count *= tensor.device_mesh.size(axis)
     return count
 

@@ -24,7 +24,7 @@ from rpegc.runtime.model import LanguageModel
 
 
 def layers_of_part(layers: int, parts: int, part: int) -> list[int]:
-    """Return the layers of one of several parts of equal size; the first parts hold one more where it does not divide."""
+    """Return the layers of one of several equal parts; the first parts hold one more where it does not divide."""
     size, rest = divmod(layers, parts)
     first = part * size + min(part, rest)
     return list(range(first, first + size + (part < rest)))

@@ -38,10 +38,8 @@ def train_parts(
         return loss(output, micros[int(target[0])])
 
     options: dict[str, Any] = {"n_microbatches": len(micros), "loss_fn": loss_of, "scale_grads": False}
-    if layout.vpp > 1:
-        runner = ScheduleInterleaved1F1B(stages, **options)
-    else:
-        runner = Schedule1F1B(stages[0], **options)
+    several = layout.vpp > 1
+    runner = ScheduleInterleaved1F1B(stages, **options) if several else Schedule1F1B(stages[0], **options)
     lines = micros[0].tokens.shape[0]
     numbers = torch.arange(len(micros), device=device).repeat_interleave(lines)
     positions = torch.cat([micro.positions for micro in micros])

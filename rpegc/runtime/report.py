@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,6 +56,13 @@ class Reporter(threading.Thread):
 
     def run(self) -> None:
         """Write step after step. A run that stops early leaves the thread waiting: it dies with the process."""
+        try:
+            self._run()
+        except BaseException:  # the run waits for this thread at its next fence
+            traceback.print_exc()
+            os._exit(4)
+
+    def _run(self) -> None:
         before = time.time()
         for step in range(self.first, self.total):
             texts = [self.values.get_bytes(f"report/{sender}/{step}") for sender in self.senders]
@@ -77,10 +87,17 @@ class Reporter(threading.Thread):
         self.spans = [span for span in self.spans if span["step"] > step - TRACED_STEPS]
         figures: dict[str, Any] = {}
         for report in reports:
-            figures |= {name: value for name, value in report.figures.items() if not name.startswith("_")}
+            figures |= {name: _finite(value) for name, value in report.figures.items() if not name.startswith("_")}
             self.spans += report.spans
             if report.ledger is not None:
                 self.ledger.write(report.ledger)
         self.metrics.write({"step": step, "step_seconds": seconds, **figures, **stage_figures(self.spans, step)})
-        shown = {name: figures[name] for name in ("reward_mean", "loss", "staleness_max") if name in figures}
+        shown = {
+            name: figures[name] for name in ("reward_mean", "loss", "staleness_max") if figures.get(name) is not None
+        }
         self.progress.show(step, {**shown, "s": seconds})
+
+
+def _finite(value: Any) -> Any:
+    """Return a figure, or None for one that is no number: JSON knows no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

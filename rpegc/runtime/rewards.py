@@ -1,7 +1,7 @@
 """The user's reward function in worker processes with limits: a crash, a hang or a wrong answer scores zero.
 
-The function is called as verl calls it: `score(data_source, solution_str, ground_truth, extra_info=None)`, and returns a
-number or a mapping with the key `score`. Each process judges one sample at a time, so that a limit costs one sample.
+The function is called as verl calls it, `score(data_source, solution_str, ground_truth, extra_info=None)`, and returns
+a number or a mapping with the key `score`. Each process judges one sample at a time, so that a limit costs one sample.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _serve(pipe: Any, file: str, name: str, limit_bytes: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115: as long as the process lives; its chatter is not ours
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         function = _load(file, name)
     except BaseException as error:
         pipe.send(("broken", f"{file}:{name} cannot be loaded ({type(error).__name__}: {error})"))
@@ -171,7 +171,8 @@ def _serve(pipe: Any, file: str, name: str, limit_bytes: int) -> None:
 
 def _load(file: str, name: str) -> Any:
     spec = importlib.util.spec_from_file_location("rpegc_reward", file)
-    assert spec is not None and spec.loader is not None, f"{file} is no Python file"
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, name)

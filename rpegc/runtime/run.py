@@ -6,6 +6,7 @@ what the run that wrote it did. Between fences stages of different steps overlap
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ from rpegc.runtime.setup import Engine, build, connect
 from rpegc.runtime.stages import StageRunner
 from rpegc.runtime.values import ValueStore
 
+_RUNS = itertools.count()
+"""Numbers the runs of one process, so that none reads what another left in the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -45,13 +49,14 @@ def run(plan: Plan, options: Options) -> int:
         raise InputError(f"the plan is for {plan.target.name}; the native engine runs plans for `target: native`")
     total = settings.total_steps if options.steps is None else min(options.steps, settings.total_steps)
     stop = StopRequest()
+    alone = not dist.is_initialized()
     device = connect(plan)
     torch.manual_seed(plan.seed)
-    try:
-        engine = build(plan, settings, device)
-        return _Run(engine, options, stop).steps(total)
-    finally:
+    engine = build(plan, settings, device)
+    done = _Run(engine, options, stop).steps(total)
+    if alone:
         dist.destroy_process_group()
+    return done
 
 
 class _Run:
@@ -62,7 +67,7 @@ class _Run:
         plan, settings = engine.plan, engine.settings
         keep = 2 + max((edge.distance for edge in plan.graph.edges), default=1)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self.store = dist.PrefixStore(f"rpegc/{attempt}", _get_default_store())
+        self.store = dist.PrefixStore(f"rpegc/{attempt}/{next(_RUNS)}", _get_default_store())
         self.clock, self.lane_clock = Clock(dist.get_rank()), Clock(dist.get_rank())
         self.runner = StageRunner(engine, ValueStore(self.store.clone(), keep), self.clock)
         self.lane = FunctionLane(engine, ValueStore(self.store.clone(), keep), self.lane_clock)

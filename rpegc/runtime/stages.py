@@ -58,7 +58,8 @@ class StageRunner:
     def _replica(self, name: str) -> Replica:
         engine, settings = self.engine, self.engine.settings
         layout = engine.plan.stage(name).layout
-        assert isinstance(layout, EngineLayout) and engine.prompts is not None, f"{name} generates"
+        assert isinstance(layout, EngineLayout), f"{name} generates"
+        assert engine.prompts is not None, "prompts are read where a stage generates"
         count = layout.replicas * layout.engine_dp
         if settings.prompts % count:
             raise InputError(f"{count} replicas of {name} must divide the {settings.prompts} prompts of a step")

@@ -1,8 +1,8 @@
 """Where samples pass between stages: a store of named parts that ranks put and others wait for.
 
-It is bounded: the weights that generation waits for bound how far it runs ahead of training, and a maker forgets what it
-put `keep` steps ago. Parts go through the key-value store of the process group; the first rank of a mesh reads them and
-sends them to the others of its mesh.
+It is bounded: the weights that generation waits for bound how far it runs ahead of training, and a maker forgets what
+it put `keep` steps ago. Parts go through the key-value store of the process group; the first rank of a mesh reads them
+and sends them to the others of its mesh.
 """
 
 from __future__ import annotations

@@ -76,22 +76,26 @@ class Worker:
 
     def accumulate(self, batch: Rows, rows: Sequence[int], fields: Sequence[str], loss_of: LossOf) -> dict[str, float]:
         """Add the gradients of some rows to those of the update; return sums over this rank's tokens."""
-        sums: dict[str, float] = {}
+        found: dict[int, dict[str, float]] = {}
         scale = float(self.axes.data_ranks) if self.axes.layout.zero >= 2 else 1.0  # FSDP averages, updates are sums
 
         def loss(output: Tensor, micro: MicroBatch) -> Tensor:
             parts = loss_of(self._per_token(output, micro), micro)
-            for key, value in parts.items():
-                sums[key] = sums.get(key, 0.0) + float(value.detach())
+            # By micro-batch: a pipeline also calls this once on memory that holds nothing yet, to learn shapes.
+            found[id(micro)] = {key: float(value.detach()) for key, value in parts.items()}
             return parts["loss"] * scale
 
         micros = list(self._micro_batches(batch, rows, fields))
         with self._precision():
             if self.axes.pipeline is not None:
                 train_parts(self.parts, self.axes, micros, loss, self.device)
-                return sums
-            for micro in micros:
-                loss(self._forward(micro), micro).backward()
+            else:
+                for micro in micros:
+                    loss(self._forward(micro), micro).backward()
+        sums: dict[str, float] = {}
+        for parts in found.values():
+            for key, value in parts.items():
+                sums[key] = sums.get(key, 0.0) + value
         return sums
 
     def total(self, sums: dict[str, float], keys: Sequence[str]) -> dict[str, float]:
@@ -133,7 +137,8 @@ class Worker:
     def _precision(self) -> AbstractContextManager[Any]:
         if self.dtype == torch.float32 or self.axes.layout.zero >= 2:  # FSDP casts by itself
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.dtype)
+        context: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=self.dtype)
+        return context
 
 
 def _gathered(values: Tensor, axes: Axes) -> Tensor:
