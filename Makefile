@@ -36,7 +36,8 @@ $(NATIVE)/.installed: pyproject.toml constraints-native.txt
 	$(PYTHON) -m venv $(NATIVE)
 	$(NATIVE)/bin/python -m pip install --quiet --upgrade pip
 	$(NATIVE)/bin/python -m pip install --quiet --constraint constraints-native.txt torch $(TORCH_INDEX)
-	$(NATIVE)/bin/python -m pip install --quiet --constraint constraints.txt --constraint constraints-native.txt --editable '.[native]' pytest
+	$(NATIVE)/bin/python -m pip install --quiet -c constraints.txt -c constraints-native.txt '.[native]' pytest
+	$(NATIVE)/bin/python -m pip uninstall --quiet --yes rpegc  # the tree that is proven is this one, not a copy
 	touch $@
 
 demo-native: $(STAMP) $(NATIVE)/.installed  ## the native engine learns a task from nothing on two cores (3 minutes)
