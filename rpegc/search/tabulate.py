@@ -78,8 +78,8 @@ def tabulate(
 ) -> Tables:
     """Price every legal layout of every stage on every mesh class.
 
-    `facts[stage]` are the context columns of a stage, `rules(op, role)` the target's rules. With `pools` a stage is priced on
-    the mesh classes of its pool alone, on that pool's machine; functions run on the hosts of `machine`'s.
+    `facts[stage]` are the context columns of a stage, `rules(op, role)` the target's rules. With `pools` a stage is
+    priced on the mesh classes of its pool alone, on that pool's machine; functions run on the hosts of `machine`'s.
     """
     cells: dict[str, dict[MeshClass, PriceTable]] = {}
     functions: dict[str, tuple[TimeTerm, ...]] = {}
