@@ -15,7 +15,7 @@ NATIVE := $(CACHE)/native
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures validate proofs proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate proofs proof-slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
@@ -71,6 +71,9 @@ format: $(STAMP)  ## rewrite the sources in the house format
 
 golden: $(STAMP)  ## rewrite the golden texts; read the difference before you commit it
 	$(BIN)/python -m pytest --update-golden
+
+measured-table: $(STAMP)  ## write the errors of `rpegc validate` into README.md and docs/model.md
+	$(BIN)/python benchmarks/measured_table.py
 
 figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up, layouts a second
 	$(BIN)/python benchmarks/figures.py
