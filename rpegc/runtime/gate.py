@@ -21,15 +21,24 @@ SILENT_S = 10.0
 
 
 class StopRequest:
-    """Whether somebody asked this process to stop: SIGTERM, or SIGUSR1 from a batch system before its time is over."""
+    """Whether somebody asked this process to stop: SIGTERM, or SIGUSR1 from a batch system before its time is over.
+
+    A thread notes it: Python's own handler would wait until the main thread leaves a collective, which it never does
+    when the process at the other end has died.
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._note)
+            signal.signal(number, lambda number, frame: None)  # the byte that arrives in the pipe is what counts
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
-    def _note(self, number: int, frame: Any) -> None:
-        self.asked = True
+    def _listen(self) -> None:
+        while number := os.read(self._read, 1):
+            self.asked |= number[0] in (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Heartbeat(threading.Thread):
