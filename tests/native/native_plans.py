@@ -137,7 +137,7 @@ def bind(
         stages=tuple(stages),
         memory=(),
         rewrites=(),
-        staleness=Staleness(wanted, 0.0, wanted),
+        staleness=Staleness(wanted + partial, 0.0, wanted + partial),
         search=SearchRecord("quick", "by hand", 1, 1, 1, 0, False),
     )
 

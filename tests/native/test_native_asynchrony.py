@@ -29,7 +29,7 @@ def test_staleness_is_recorded_for_every_sample_and_within_the_bound(folder, tmp
     plans = {
         "one": bind(folder, apart(1, 1), staleness=1, seconds={"period": 1.5}, steps=6),
         "three": bind(folder, apart(1, 1), staleness=3, seconds={"period": 1.0}, steps=7),
-        "partial": bind(folder, apart(1, 1), staleness=1, seconds={"period": 1.5}, partial=True, steps=6),
+        "partial": bind(folder, apart(1, 1), partial=True, steps=6),
     }
     run_all(2, plans, tmp_path)
     for name, bound in (("one", 1), ("three", 3), ("partial", 1)):
