@@ -1,7 +1,8 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
-# Budget in minutes on two cores, from nothing (CI runs check, test and the figures; in all under 40):
-#   environment 2   check 2   test 12   figures 3   proof-native-short 4 (of it 1 to install torch)
+# Budget in minutes on two cores, from nothing (CI runs check, test, the figures, validate and proof-native-short; in
+# all under 40):
+#   environment 2   check 2   test 12   figures 3   validate 1   proof-native-short 4 (of it 1 to install torch)
 #   not part of CI: proofs 15 (installs torch), proof-slurm 3 (installs SLURM with apt-get, as root), proof-native 15,
 #   demo-native 3
 
@@ -16,7 +17,7 @@ NATIVE := $(CACHE)/native
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures proofs proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures validate proofs proof-slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
@@ -73,14 +74,19 @@ format: $(STAMP)  ## rewrite the sources in the house format
 golden: $(STAMP)  ## rewrite the golden texts; read the difference before you commit it
 	$(BIN)/python -m pytest --update-golden
 
-figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up
+figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up, layouts a second
 	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/breadth.py
+	$(BIN)/python benchmarks/pricing.py
+
+validate: $(STAMP)  ## prices against published measurements; fails where a family got worse than listed
+	$(BIN)/rpegc validate --expected --html out/validation.html
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py
 
 proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
