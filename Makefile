@@ -1,8 +1,10 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
-# Budget in minutes on two cores, from nothing (CI runs check, test, the figures and validate; in all under 40):
-#   environment 2   check 2   test 12   figures 3   validate 1   |   proofs 15 (installs torch), proof-slurm 3 (installs SLURM
-#   with apt-get, as root); neither is part of CI yet
+# Budget in minutes on two cores, from nothing (CI runs check, test, the figures, validate and proof-native-short; in
+# all under 40):
+#   environment 2   check 2   test 12   figures 3   validate 1   proof-native-short 4 (of it 1 to install torch)
+#   not part of CI: proofs 15 (installs torch), proof-slurm 3 (installs SLURM with apt-get, as root), proof-native 15,
+#   demo-native 3
 
 PYTHON ?= python3
 VENV   ?= .venv
