@@ -94,7 +94,7 @@ def test_a_plan_for_many_gpus_compiles_to_a_launch_that_bash_accepts(tmp_path):
     script = files["launch/submit.sbatch"].content.decode()
     assert "#SBATCH --nodes=4\n" in script
     assert "#SBATCH --signal=B:TERM@600\n" in script
-    assert "--nnodes=4 --nproc-per-node=4" in files["launch/processes.sh"].content.decode()
+    assert '--nnodes=4 --nproc-per-node="${RPEGC_GPUS_PER_NODE:-4}"' in files["launch/processes.sh"].content.decode()
 
 
 def test_scripts_pass_shellcheck(tmp_path):
