@@ -16,6 +16,7 @@ import backends
 import passes
 import search_spaces
 from backends.site import load_site
+from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
@@ -39,14 +40,15 @@ from rpegc.search.choose import Outcome, Solver, Variant, choose
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
 from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
+from rpegc.search.ladder import ladder_of
 from rpegc.search.meshes import mesh_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.remedy import smallest_change
-from rpegc.search.solver.problem import Limit, Template
+from rpegc.search.solver.problem import Limit
 from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, tabulate
 from rpegc.simulate import Trace, simulate
-from rpegc.target import MeshClass
+from rpegc.target import MeshClass, Tie
 
 Progress = Callable[[str], None]
 
@@ -78,6 +80,12 @@ class Setting:
     context: Context
     work: WorkContext
     options: Options
+    free: bool = False
+    """Whether the target's limits are set aside (see `unrestricted`)."""
+
+    def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
+        """Return the stages that the target runs with equal layout fields."""
+        return () if self.free else self.backend.ties_for(graph)
 
     @property
     def capacities_bytes(self) -> tuple[float, float]:
@@ -191,6 +199,17 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
 
 
+def unrestricted(setting: Setting) -> Setting:
+    """Return the setting without the target's limits: every structure, placement and layout that rpegc knows.
+
+    Prices are those of the native engine.
+    """
+    names = frozenset(rewrite.name for rewrite in passes.default_passes())
+    free = free_capabilities(names)
+    work = replace(setting.work, framework=free.name, engine_class=free.engine_class)
+    return replace(setting, context=replace(setting.context, capabilities=free), work=work, free=True)
+
+
 def structures(setting: Setting) -> tuple[Graph, ...]:
     """Run the passes and return every structure that the target can express."""
     graph = expand(setting.pipeline)
@@ -200,7 +219,7 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     if not graphs:
         raise _no_placement(setting, graph)
     for graph in graphs:
-        check_ties(graph, fixed, setting.backend.ties_for(graph))
+        check_ties(graph, fixed, setting.ties_for(graph))
     return tuple(with_fixed(graph, fixed, setting.context.capabilities) for graph in graphs)
 
 
@@ -251,8 +270,8 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
         graph,
         tables,
         sync_prices(graph, tables, works, machine),
-        setting.backend.ties_for(graph),
-        (Template(graph.tree, homes),),
+        setting.ties_for(graph),
+        ladder_of(graph.tree, homes),
         MeshClass(setting.nodes, machine.gpus_per_node),
         (device, host - sum(float(term.bytes.sum()) for term in setting.node_terms(works))),
     )
@@ -280,7 +299,7 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         tolerance=setting.options.tolerance,
         usd_per_gpu_hour=setting.usd_per_gpu_hour,
         max_staleness=setting.context.allow.max_staleness,
-        partial_rollout=setting.context.allow.partial_rollout,
+        partial_rollout=setting.context.allow.partial_rollout and "partial-rollout" not in capabilities.structures,
         idle_reason=_idle_reason(setting, outcome.winner.variant, works),
     )
     plan = assemble(request, outcome)

@@ -59,7 +59,11 @@ class PlannedTerm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """One stage as bound: its mesh ("" for host functions), layout (None if it has none), start and seconds."""
+    """One stage as bound: its mesh ("" for host functions), layout (None if it has none), start and seconds.
+
+    Members of a composite share start and seconds; their terms together add up to those. `completion` lists the
+    seconds until equal parts of the step's samples are done, of a stage that streams ((): at an even pace).
+    """
 
     name: str
     op: str
@@ -70,6 +74,7 @@ class PlannedStage:
     seconds: float
     interval: tuple[float, float]
     terms: dict[str, PlannedTerm]
+    completion: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
