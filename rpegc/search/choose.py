@@ -3,6 +3,9 @@
 A variant whose rewrites are all `exact` competes freely. Any other must beat the best exact plan by the user's
 `minimum_gain`, so its cutoff lies that much below; what the cutoff excludes is thereby proven not worth it.
 
+Once there is a plan, another structure must beat it by more than the tolerance: plans in between count as as good. So
+a verdict "nothing that is wanted" is a bound of its cutoff, and the certificate stays within the tolerance.
+
 The objective is a period times a weight: 1 for the step time, the number of nodes for GPU-hours and money. For those
 each variant is solved on every smaller cluster of the menu, with the cheapest plan so far as cutoff.
 """
@@ -42,13 +45,15 @@ class Variant:
 class Attempt:
     """What became of one variant on one cluster size.
 
-    `weight` times the period in milliseconds is the cost; only plans cheaper than `cutoff_cost` were wanted.
+    `weight` times the period in milliseconds is the cost; only plans cheaper than `cutoff_cost` were wanted: of those
+    that cost more, some are acceptable if `tolerant`, none otherwise.
     """
 
     variant: Variant
     weight: int
     solution: Solution
     cutoff_cost: int | None
+    tolerant: bool = False
 
     @property
     def cost(self) -> int | None:
@@ -58,7 +63,9 @@ class Attempt:
 
     @property
     def bound_cost(self) -> int | None:
-        """No plan of this attempt that was wanted costs less than this; None if none that was wanted exists."""
+        """No acceptable plan of this attempt costs less than this; None if none exists."""
+        if self.solution.status is Status.CUTOFF and self.tolerant:
+            return self.cutoff_cost
         if self.solution.status in (Status.CUTOFF, Status.INFEASIBLE):
             return None
         return self.solution.bound * self.weight
@@ -84,14 +91,14 @@ def choose(
     tasks = _tasks(variants, objective)
     interrupted = False
     for variant, weight, floor in tasks:
-        cutoff_cost = _cutoff(variant, exact, winner, minimum_gain)
+        cutoff_cost, tolerant = _cutoff(variant, exact, winner, minimum_gain, limit.tolerance)
         cutoff_ms = None if cutoff_cost is None else -(-cutoff_cost // weight)
         try:
             solution = _beyond(floor, cutoff_ms) or solve(variant.problem, limit, cutoff_ms)
         except KeyboardInterrupt:
             interrupted = True
             break
-        attempt = Attempt(variant, weight, solution, cutoff_cost)
+        attempt = Attempt(variant, weight, solution, cutoff_cost, tolerant)
         attempts.append(attempt)
         if attempt.cost is not None:
             winner = _cheaper(attempt, winner)
@@ -129,12 +136,18 @@ def _beyond(floor: int, cutoff_ms: int | None) -> Solution | None:
     return Solution(None, None, floor, Status.CUTOFF)
 
 
-def _cutoff(variant: Variant, exact: Attempt | None, winner: Attempt | None, minimum_gain: float) -> int | None:
-    cutoff = None if winner is None else winner.cost
+def _cutoff(
+    variant: Variant, exact: Attempt | None, winner: Attempt | None, minimum_gain: float, tolerance: float
+) -> tuple[int | None, bool]:
+    """Return the cost below which plans of a variant are wanted, and whether it is the tolerance that decides it."""
+    cutoff = None
+    if winner is not None and winner.cost is not None:
+        cutoff = winner.cost - int(winner.cost * tolerance)
     if exact is not None and exact.cost is not None and variant.semantics != "exact":
         wanted = int(exact.cost * (1 - minimum_gain)) + 1
-        cutoff = wanted if cutoff is None else min(cutoff, wanted)
-    return cutoff
+        if cutoff is None or wanted <= cutoff:
+            return wanted, False
+    return cutoff, cutoff is not None and tolerance > 0
 
 
 def _cheaper(attempt: Attempt, other: Attempt | None) -> Attempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rpegc.cost.transitions import sync_seconds
+from rpegc.cost.transitions import receiving_side, sending_side, sync_between
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
 from rpegc.ir.graph import Graph, Op
@@ -21,15 +21,15 @@ def sync_prices(
         source = next(edge.source for edge in graph.into(stage.name))
         target = next(edge.target for edge in graph.out_of(stage.name))
         work = works[source]
+        sending = {m: sending_side(work, machine, m, t.signatures) for m, t in tables.cells[source].items()}
+        receiving = {m: receiving_side(work, m, t.signatures) for m, t in tables.cells[target].items()}
         prices[stage.name] = SyncPrices(
             source,
             target,
             {
-                (from_mesh, to_mesh): sync_seconds(
-                    work, machine, work.framework, from_mesh, from_table.signatures, to_mesh, to_table.signatures
-                )
-                for from_mesh, from_table in tables.cells[source].items()
-                for to_mesh, to_table in tables.cells[target].items()
+                (from_mesh, to_mesh): sync_between(work, machine, work.framework, one, other)
+                for from_mesh, one in sending.items()
+                for to_mesh, other in receiving.items()
             },
         )
     return prices

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rpegc.search.solver.problem import Cell, GpuStage, Problem
-from rpegc.target import IntArray
+from rpegc.target import BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,38 @@ def pareto_rows(costs: IntArray, keys: IntArray, order: IntArray) -> IntArray:
     """
     rank = np.lexsort((order, *costs.T[::-1]))
     group = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1) if keys.shape[1] else np.zeros(len(order), int)
-    kept: list[int] = []
     by_group = rank[np.argsort(group[rank], kind="stable")]
-    boundaries = np.flatnonzero(np.diff(group[by_group])) + 1
-    for members in np.split(by_group, boundaries):
-        front = np.empty((0, costs.shape[1]), dtype=costs.dtype)
-        for row in members.tolist():
-            # Rows come in lexicographic order, so a later row never dominates an earlier one.
-            if not bool(np.any(np.all(front <= costs[row], axis=1))):
-                front = np.vstack((front, costs[row]))
-                kept.append(row)
-    return np.sort(np.asarray(kept, dtype=np.int64))
+    # Rows come in lexicographic order, so a later row never dominates an earlier one.
+    many = len(order) > TOGETHER
+    boundaries = np.flatnonzero(np.diff(group[by_group])) + 1 if many else np.zeros(0, dtype=np.int64)
+    kept = [_front(costs, group, members) for members in np.split(by_group, boundaries)]
+    return np.sort(np.concatenate(kept)).astype(np.int64)
+
+
+TOGETHER = 400
+"""Rows up to which all pairs of a cell are compared at once, whatever their groups."""
+BLOCK = 128
+"""Rows that are compared with a front at once."""
+
+
+def _front(costs: IntArray, group: IntArray, members: IntArray) -> IntArray:
+    """Return the members, in lexicographic order by group, that no earlier one of their group undercuts."""
+    front = members[:0]
+    for start in range(0, len(members), BLOCK):
+        block = members[start : start + BLOCK]
+        if len(front):
+            block = block[~_dominated(costs, group, front, block).any(axis=0)]
+        within = np.triu(_dominated(costs, group, block, block), k=1)
+        front = np.concatenate((front, block[~within.any(axis=0)]))
+    return front
+
+
+def _dominated(costs: IntArray, group: IntArray, one: IntArray, other: IntArray) -> BoolArray:
+    """Return for each pair whether the first row is in the group of the second and no worse in every column."""
+    below: BoolArray = group[one][:, None] == group[other][None, :]
+    for column in costs.T:
+        below &= column[one][:, None] <= column[other][None, :]
+    return below
 
 
 def _visible_keys(problem: Problem, stage: str, cell: Cell) -> IntArray:
