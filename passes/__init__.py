@@ -45,3 +45,19 @@ def default_passes() -> tuple[Pass, ...]:
         Place(),
         Parallelize(),
     )
+
+
+def with_knobs(chunks: int, tail_share: float) -> tuple[Pass, ...]:
+    """Return the passes with other options for what couples stages: chunks of a stream (1: none), tail (0: none)."""
+    from passes.split_tail import SplitTail
+    from passes.stream_rollout import StreamRollout
+
+    changed: list[Pass] = []
+    for rewrite in default_passes():
+        if isinstance(rewrite, StreamRollout):
+            changed += [StreamRollout(chunks)] if chunks > 1 else []
+        elif isinstance(rewrite, SplitTail):
+            changed += [SplitTail(tail_share)] if tail_share else []
+        else:
+            changed.append(rewrite)
+    return tuple(changed)

@@ -16,7 +16,6 @@ import backends
 import passes
 import search_spaces
 from backends.site import load_site
-from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
@@ -33,9 +32,10 @@ from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
 from rpegc.plan import Plan, Simulation, Target
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
-from rpegc.rewrite import Context, run_passes
+from rpegc.rewrite import Context, Pass, run_passes
 from rpegc.search.assemble import Request, assemble
 from rpegc.search.build import build
+from rpegc.search.checkpoint import remembering
 from rpegc.search.choose import Outcome, Solver, Variant, choose
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
 from rpegc.search.facts import stage_facts
@@ -60,12 +60,20 @@ SIMULATED_RESPONSES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver."""
+    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver.
+
+    `unrestricted` also searches without the target's limits; `trials` of knobs are simulated, kept in `storage`;
+    `checkpoint` keeps what was solved, so that a killed search goes on.
+    """
 
     space: str = "default"
     seed: int = 1
     tolerance: float = 0.01
     solver: Solver = solve_ilp
+    unrestricted: bool = False
+    trials: int = 0
+    storage: Path | None = None
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,8 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
 
 def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
     """Return the best plan of a setting. Raises InputError or NothingFits."""
+    from rpegc import joint  # it uses this module, so that it is imported late
+
     progress("rewriting")
     graphs = structures(setting)
     try:
@@ -147,8 +157,19 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
             raise _nothing_fits(setting, outcome)
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
-        raise NothingFits(problem.message, problem.term, _remedy(setting)) from None
-    return _plan(setting, outcome)
+        raise NothingFits(problem.message, problem.term, _remedy(setting), joint.conflict(setting)) from None
+    plan = bound_plan(setting, outcome)
+    if setting.options.trials and not outcome.interrupted:
+        plan = joint.tuned(setting, plan, progress)
+    if setting.options.unrestricted and not outcome.interrupted:
+        plan = replace(plan, unrestricted=joint.without_limits(setting, plan, progress))
+    return plan
+
+
+def solver_of(setting: Setting) -> Solver:
+    """Return the solver of a setting, which keeps what it solved if there is a checkpoint."""
+    options = setting.options
+    return remembering(options.solver, options.checkpoint) if options.checkpoint else options.solver
 
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
@@ -199,23 +220,12 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
 
 
-def unrestricted(setting: Setting) -> Setting:
-    """Return the setting without the target's limits: every structure, placement and layout that rpegc knows.
-
-    Prices are those of the native engine.
-    """
-    names = frozenset(rewrite.name for rewrite in passes.default_passes())
-    free = free_capabilities(names)
-    work = replace(setting.work, framework=free.name, engine_class=free.engine_class)
-    return replace(setting, context=replace(setting.context, capabilities=free), work=work, free=True)
-
-
-def structures(setting: Setting) -> tuple[Graph, ...]:
-    """Run the passes and return every structure that the target can express."""
+def structures(setting: Setting, rewrites: tuple[Pass, ...] | None = None) -> tuple[Graph, ...]:
+    """Run the passes (all of them, unless told otherwise) and return every structure that the target can express."""
     graph = expand(setting.pipeline)
     fixed = setting.pipeline.fixed()
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
-    graphs = run_passes(passes.default_passes(), graph, setting.context, verify)
+    graphs = run_passes(rewrites or passes.default_passes(), graph, setting.context, verify)
     if not graphs:
         raise _no_placement(setting, graph)
     for graph in graphs:
@@ -252,7 +262,7 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     progress("searching")
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
-    return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
+    return choose(variants, limit, solver_of(setting), gain, setting.pipeline.spec.objective)
 
 
 def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
@@ -278,7 +288,8 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     return Variant(graph, tables, problem)
 
 
-def _plan(setting: Setting, outcome: Outcome) -> Plan:
+def bound_plan(setting: Setting, outcome: Outcome) -> Plan:
+    """Return the plan of a search that found one, with its simulation."""
     pipeline, capabilities = setting.pipeline, setting.context.capabilities
     assert outcome.winner is not None, "a plan needs a winner"
     works = stage_works(outcome.winner.variant.graph, setting.work)

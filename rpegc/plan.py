@@ -169,6 +169,16 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True)
+class Unrestricted:
+    """The best plan without the target's limits: its period and bound, the share of time it saves, its rewrites."""
+
+    period_s: float
+    lower_bound_s: float
+    gain: float
+    rewrites: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A bound RPEG with its price and certificate."""
 
@@ -202,6 +212,7 @@ class Plan:
     bottleneck: str = ""
     simulated_period_s: float | None = field(default=None)
     simulation: Simulation | None = field(default=None)
+    unrestricted: Unrestricted | None = field(default=None)
 
     def stage(self, name: str) -> PlannedStage:
         """Return the planned stage of this name; KeyError if there is none."""

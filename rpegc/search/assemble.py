@@ -14,7 +14,7 @@ from rpegc.cost.work_depth import stage_work_flops
 from rpegc.hardware import Machine
 from rpegc.ir.fusion import units
 from rpegc.ir.graph import Graph, Op
-from rpegc.ir.meaning import CARRIES, TAIL_SHARE, staleness_bound
+from rpegc.ir.meaning import CARRIES, SAMPLES, TAIL_SHARE, staleness_bound
 from rpegc.plan import (
     Alternative,
     Assumption,
@@ -87,7 +87,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         seed=request.seed,
         pipeline=request.pipeline,
         graph=graph,
-        knobs=_knobs(graph),
+        knobs=knobs_of_graph(graph),
         transitions=_transitions(graph, stages),
         period_s=period_s,
         period_interval_s=schedule.interval_s(),
@@ -131,9 +131,10 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     )
 
 
-def _knobs(graph: Graph) -> dict[str, int | float | str]:
+def knobs_of_graph(graph: Graph) -> dict[str, int | float | str]:
     """Return what couples stages and is no layout: staleness, and chunks, tail and carried samples where they are."""
-    chunks = max((edge.chunks for edge in graph.edges), default=1)
+    tails = [stage.name for stage in graph.of_op(Op.GENERATE) if stage.attribute(SAMPLES) == "tail"]
+    chunks = max((edge.chunks for edge in graph.edges if edge.source not in tails), default=1)
     engines = graph.of_op(Op.GENERATE)
     tail = max((float(stage.attribute(TAIL_SHARE, 0.0)) for stage in engines), default=0.0)
     carries = max((int(stage.attribute(CARRIES, 0)) for stage in engines), default=0)
