@@ -29,7 +29,7 @@ _SHARDED: dict[str, tuple[Any, ...]] = {
     "vpp": (1,),
     "etp": (1,),
     "micro_batch": (0,),
-    "zero": (2, 3),
+    "zero": (3,),
     "token_budget": (4096, 8192, 16384, 32768, 65536),
 }
 

@@ -113,9 +113,10 @@ def main() -> int:
     arguments = parser.parse_args()
     passes: Counter[str] = Counter()
     statuses: Counter[str] = Counter()
-    differences = 0
+    differences, done = 0, 0
     begin = time.perf_counter()
     spent = {"exhaustive": 0.0, "ILP": 0.0}
+    print(f"comparing {arguments.problems} problems", flush=True)
     for names, problem in problems(arguments.problems, arguments.seed):
         start = time.process_time()
         reference = exhaustive.solve(problem, EXACT)
@@ -131,8 +132,11 @@ def main() -> int:
             print(
                 f"difference: exhaustive {reference.period_ms}, ILP {solution.period_ms} ({solution.status}): {names}"
             )
+        done += 1
         passes.update(names.split())
         statuses[str(solution.status)] += 1
+        if done % 25 == 0:
+            print(f"  {done} compared, {differences} differences, {time.perf_counter() - begin:.0f} s", flush=True)
     for name, times in sorted(passes.items()):
         print(f"  {name:24} in {times} problems")
     outcome = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))

@@ -75,7 +75,7 @@ def _append(path: Path, key: str, solution: Solution) -> None:
     line = json.dumps({"problem": key, "solution": _document(solution)}, sort_keys=True)
     try:
         with path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(line + "\n")
+            file.write("\n" + line + "\n")  # a line that a kill tore ends here
     except OSError as error:
         raise InputError(f"{path}: the checkpoint cannot be written ({error.strerror})") from None
 
