@@ -13,7 +13,7 @@ STAMP  := $(VENV)/.installed
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format golden figures proofs proof-slurm clean
+.PHONY: help demo test check lint types format golden figures exactness scaling proofs proof-slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
@@ -51,6 +51,12 @@ golden: $(STAMP)  ## rewrite the golden texts; read the difference before you co
 
 figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up
 	$(BIN)/python benchmarks/figures.py
+
+exactness: $(STAMP)  ## integer program against exhaustive search on 500 random pipelines with all structures
+	$(BIN)/python benchmarks/exactness.py
+
+scaling: $(STAMP)  ## the joint search on 256 to 16,384 GPUs, with its size menu, gap and memory
+	$(BIN)/python benchmarks/scaling.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
 	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py

@@ -17,9 +17,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rpegc.compiler import Options, setting_of, structures, variant_of
+from rpegc.compiler import Options, setting_of, structures, unrestricted, variant_of
 from rpegc.frontend.load import pipeline_from_text
-from rpegc.joint import unrestricted
 from rpegc.search.solver import exhaustive, solve_ilp
 from rpegc.search.solver.problem import GpuStage, Limit, Problem, Stage, Status
 from rpegc.search.tabulate import TableCache
@@ -113,11 +112,11 @@ def main() -> int:
     arguments = parser.parse_args()
     passes: Counter[str] = Counter()
     statuses: Counter[str] = Counter()
-    differences, done = 0, 0
+    differences = 0
     begin = time.perf_counter()
     spent = {"exhaustive": 0.0, "ILP": 0.0}
     print(f"comparing {arguments.problems} problems", flush=True)
-    for names, problem in problems(arguments.problems, arguments.seed):
+    for done, (names, problem) in enumerate(problems(arguments.problems, arguments.seed), start=1):
         start = time.process_time()
         reference = exhaustive.solve(problem, EXACT)
         middle = time.process_time()
@@ -132,7 +131,6 @@ def main() -> int:
             print(
                 f"difference: exhaustive {reference.period_ms}, ILP {solution.period_ms} ({solution.status}): {names}"
             )
-        done += 1
         passes.update(names.split())
         statuses[str(solution.status)] += 1
         if done % 25 == 0:

@@ -13,9 +13,8 @@ import argparse
 import resource
 import time
 
-from rpegc.compiler import Options, Setting, setting_of, structures, variant_of
+from rpegc.compiler import Options, Setting, setting_of, structures, unrestricted, variant_of
 from rpegc.frontend.load import pipeline_from_text
-from rpegc.joint import unrestricted
 from rpegc.search.choose import choose
 from rpegc.search.solver.problem import Limit
 from rpegc.search.solver.solve_ilp import solve

@@ -16,6 +16,7 @@ import backends
 import passes
 import search_spaces
 from backends.site import load_site
+from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
@@ -30,13 +31,15 @@ from rpegc.hardware import Machine, load_machine, machine_names
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
-from rpegc.plan import Plan, Simulation, Target
+from rpegc.knobs import Knobs, domain_of, knobs_in, tune, worth_it
+from rpegc.plan import Plan, Simulation, Target, Unrestricted
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
 from rpegc.rewrite import Context, Pass, run_passes
-from rpegc.search.assemble import Request, assemble
+from rpegc.search.assemble import Request, assemble, knobs_of_graph
 from rpegc.search.build import build
 from rpegc.search.checkpoint import remembering
 from rpegc.search.choose import Outcome, Solver, Variant, choose
+from rpegc.search.conflict import smallest_conflict
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
 from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
@@ -145,8 +148,6 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
 
 def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
     """Return the best plan of a setting. Raises InputError or NothingFits."""
-    from rpegc import joint  # it uses this module, so that it is imported late
-
     progress("rewriting")
     graphs = structures(setting)
     try:
@@ -157,19 +158,71 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
             raise _nothing_fits(setting, outcome)
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
-        raise NothingFits(problem.message, problem.term, _remedy(setting), joint.conflict(setting)) from None
+        raise NothingFits(problem.message, problem.term, _remedy(setting), _conflict(setting)) from None
     plan = bound_plan(setting, outcome)
     if setting.options.trials and not outcome.interrupted:
-        plan = joint.tuned(setting, plan, progress)
+        plan = _tuned(setting, plan, progress)
     if setting.options.unrestricted and not outcome.interrupted:
-        plan = replace(plan, unrestricted=joint.without_limits(setting, plan, progress))
+        plan = replace(plan, unrestricted=_without_limits(setting, plan, progress))
     return plan
+
+
+def _without_limits(setting: Setting, plan: Plan, progress: Progress) -> Unrestricted | None:
+    """Return what the best plan without the target's limits would gain; None if that search was interrupted."""
+    progress("searching without the target's limits")
+    free = unrestricted(setting)
+    outcome = search(free, structures(free), progress)
+    if outcome.winner is None or outcome.winner.solution.period is None or not outcome.winner.cost:
+        return None
+    period_s = float(outcome.winner.solution.period) / 1000.0
+    bound_s = period_s * min(1.0, outcome.bound_cost / outcome.winner.cost)
+    names = tuple(rewrite.name for rewrite in outcome.winner.variant.graph.rewrites)
+    return Unrestricted(period_s, bound_s, 1.0 - period_s / plan.period_s, names)
+
+
+def _tuned(setting: Setting, plan: Plan, progress: Progress) -> Plan:
+    """Return the plan with the best knobs that a few trials find: solved at each, judged by simulation."""
+    cache, allow, options = TableCache(), setting.context.allow, setting.options
+
+    def evaluate(wanted: Knobs) -> Plan | None:
+        progress(f"knobs: {wanted.chunks} chunks, tail {wanted.tail_share:g}, staleness {wanted.staleness}")
+        graphs = structures(setting, passes.with_knobs(wanted.chunks, wanted.tail_share))
+        chosen = [graph for graph in graphs if knobs_in(knobs_of_graph(graph)) == wanted]
+        variants = tuple(variant_of(setting, graph, cache) for graph in chosen)
+        limit = Limit(tolerance=options.tolerance, seed=options.seed, follow_up_time=0.0)
+        outcome = choose(variants, limit, solver_of(setting), 0.0, setting.pipeline.spec.objective)
+        return None if outcome.winner is None else bound_plan(setting, outcome)
+
+    domain = domain_of(setting.context.capabilities.structures, allow.max_staleness)
+    gains = worth_it(plan, allow.minimum_gain)
+    return tune(plan, evaluate, domain, options.trials, options.seed, options.storage, gains).plan
 
 
 def solver_of(setting: Setting) -> Solver:
     """Return the solver of a setting, which keeps what it solved if there is a checkpoint."""
     options = setting.options
     return remembering(options.solver, options.checkpoint) if options.checkpoint else options.solver
+
+
+def _conflict(setting: Setting) -> tuple[str, ...]:
+    """Return the fewest of the user's fixed fields that no plan satisfies together; () if they are not to blame."""
+    fixed = setting.pipeline.spec.fix
+    entries = [(stage, field) for stage, fields in fixed.items() for field in fields]
+    if not entries:
+        return ()
+
+    def holds(kept: tuple[tuple[str, str], ...]) -> bool:
+        fix = {stage: {f: v for f, v in fields.items() if (stage, f) in kept} for stage, fields in fixed.items()}
+        pipeline = replace(setting.pipeline, spec=setting.pipeline.spec.model_copy(update={"fix": fix}))
+        options = replace(setting.options, space="quick", tolerance=0.9, checkpoint=None)
+        try:
+            attempt = setting_of(pipeline, options)
+            return search(attempt, structures(attempt)[:1]).winner is not None
+        except (InputError, NothingFits):
+            return False
+
+    found = smallest_conflict(entries, holds)
+    return tuple(f"fix.{stage}.{field}: {fixed[stage][field]}" for stage, field in found)
 
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
@@ -218,6 +271,17 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     )
     context = Context(models, workload, pipeline.allowance(), space.values, capabilities)
     return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
+
+
+def unrestricted(setting: Setting) -> Setting:
+    """Return the setting without the target's limits: every structure, placement and layout that rpegc knows.
+
+    Prices are those of the native engine.
+    """
+    names = frozenset(rewrite.name for rewrite in passes.default_passes())
+    free = free_capabilities(names)
+    work = replace(setting.work, framework=free.name, engine_class=free.engine_class)
+    return replace(setting, context=replace(setting.context, capabilities=free), work=work, free=True)
 
 
 def structures(setting: Setting, rewrites: tuple[Pass, ...] | None = None) -> tuple[Graph, ...]:

@@ -52,6 +52,26 @@ def knobs_in(named: Mapping[str, int | float | str]) -> Knobs:
     return Knobs(int(named.get("chunks", 1)), tail, int(named.get("staleness", 0)))
 
 
+def domain_of(structures: frozenset[str], max_staleness: int) -> dict[str, tuple[int | float, ...]]:
+    """Return the values of each knob that a target can express and the user allows."""
+    return {
+        "chunks": CHUNKS if "stream-rollout" in structures else (1,),
+        "tail_share": TAIL_SHARES if "split-tail" in structures else (0.0,),
+        "staleness": tuple(range(max_staleness + 1)) if "bounded-asynchrony" in structures else (0,),
+    }
+
+
+def worth_it(start: Plan, minimum_gain: float) -> Callable[[Plan], bool]:
+    """Return a check that a plan with a class of rewrites that the start has not gains enough to win."""
+
+    def acceptable(plan: Plan) -> bool:
+        classes = {rewrite.semantics for rewrite in plan.rewrites} - {rewrite.semantics for rewrite in start.rewrites}
+        gain = 0.0 if classes <= {"exact"} else minimum_gain
+        return _simulated(plan) <= (1.0 - gain) * _simulated(start)
+
+    return acceptable
+
+
 def tune(
     start: Plan,
     evaluate: Evaluate,

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from solver_problems import random_problem  # type: ignore[import-not-found]
 
-from rpegc.compiler import Options, compile_pipeline, setting_of
+from rpegc.compiler import (
+    Options,
+    _tuned,
+    bound_plan,
+    compile_pipeline,
+    search,
+    setting_of,
+    structures,
+    unrestricted,
+)
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.load import pipeline_from_text
 from rpegc.knobs import Knobs, knobs_of, tune
@@ -161,13 +170,9 @@ def test_the_plan_says_what_the_limits_of_its_target_cost(start: Plan) -> None:
     assert replace(start, unrestricted=None) == without
 
 
-def test_tuning_an_able_target_ends_no_worse(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rpegc import joint
-
-    setting = joint.unrestricted(setting_of(pipeline_from_text(PIPELINE), Options(space="quick", trials=3)))
-    from rpegc.compiler import bound_plan, search, structures
-
+def test_tuning_an_able_target_ends_no_worse() -> None:
+    setting = unrestricted(setting_of(pipeline_from_text(PIPELINE), Options(space="quick", trials=3)))
     outcome = search(setting, structures(setting))
     plan = bound_plan(setting, outcome)
-    tuned = joint.tuned(setting, plan, lambda _: None)
+    tuned = _tuned(setting, plan, lambda _: None)
     assert (tuned.simulated_period_s or 0.0) <= (plan.simulated_period_s or 0.0)

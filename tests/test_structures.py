@@ -9,11 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rpegc.compiler import Options, Setting, bound_plan, setting_of, structures, variant_of
+from rpegc.compiler import Options, Setting, bound_plan, setting_of, structures, unrestricted, variant_of
 from rpegc.cost.segments import cut_tokens, drawn_segments, segment
 from rpegc.frontend.load import pipeline_from_text
 from rpegc.ir.fusion import composites
-from rpegc.joint import unrestricted
 from rpegc.lengths import Lengths
 from rpegc.plan import Plan, plan_from_document
 from rpegc.search.choose import Attempt, Outcome, Variant
