@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from solver_problems import random_problem  # type: ignore[import-not-found]
 
+from rpegc import compiler
 from rpegc.compiler import (
     Options,
     _tuned,
@@ -147,14 +148,15 @@ def test_a_smaller_conflict_beside_a_larger_one_is_preferred() -> None:
     assert smallest_conflict(("a", "b", "c"), holds) == ("c",)
 
 
-def test_fixed_fields_that_do_not_fit_together_are_named() -> None:
+def test_fixed_fields_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_remedy", lambda setting: "")  # which larger cluster fits is another test's matter
     text = PIPELINE.replace("Qwen/Qwen2.5-1.5B", "Qwen/Qwen3-8B") + (
         "fix:\n  rollout: {offload: false, memory_fraction: 0.9}\n  update_actor: {recompute: full}\n"
     )
     with pytest.raises(NothingFits) as caught:
         compile_pipeline(pipeline_from_text(text), Options(space="quick"))
     assert caught.value.exit_code == 3
-    assert set(caught.value.conflict) == {"fix.rollout.offload: False", "fix.rollout.memory_fraction: 0.9"}
+    assert caught.value.conflict == ("fix.rollout.offload: False",)
     assert "cannot hold together" in str(caught.value)
 
 

@@ -194,11 +194,10 @@ def capped(problem: Problem, rng: np.random.Generator, rows: int) -> Problem:
     return replace(problem, stages=tuple(stages), ladder=(problem.ladder[0],))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["", "fuse-assessment:exact fuse-training:exact", "partial-rollout:stale"])
 def test_the_integer_program_equals_exhaustive_search_on_real_tables(case: str) -> None:
-    problem = variants()[case].problem
-    for seed in range(2):
-        small = capped(problem, np.random.default_rng(seed), rows=1)
-        reference = exhaustive.solve(small, Limit(tolerance=0.0, follow_up_time=0.0))
-        solution = solve_ilp.solve(small, Limit(tolerance=0.0, follow_up_time=0.0))
-        assert solution.period_ms == reference.period_ms
+    """A few problems of the comparison that `make exactness` makes on 500."""
+    small = capped(variants()[case].problem, np.random.default_rng(0), rows=1)
+    reference = exhaustive.solve(small, Limit(tolerance=0.0, follow_up_time=0.0))
+    solution = solve_ilp.solve(small, Limit(tolerance=0.0, follow_up_time=0.0))
+    assert solution.period_ms == reference.period_ms
