@@ -8,7 +8,7 @@ from rpegc.errors import InputError, guess
 
 def backend_names() -> tuple[str, ...]:
     """Return the names of the targets that have a backend, sorted."""
-    return ("verl",)
+    return ("native", "verl")
 
 
 def backend(name: str) -> Backend:
@@ -17,4 +17,8 @@ def backend(name: str) -> Backend:
         from backends.verl import VerlBackend  # imported late: `rpegc --help` must not pay for templates
 
         return VerlBackend()
+    if name == "native":
+        from backends.native import NativeBackend
+
+        return NativeBackend()
     raise InputError(f"target: there is no backend {name!r}", hint=guess(name, backend_names()))

@@ -16,6 +16,7 @@ def default_passes() -> tuple[Pass, ...]:
     from passes.canonicalize import Canonicalize
     from passes.fuse import FuseAssessment, FuseTraining
     from passes.insert_transitions import InsertTransitions
+    from passes.minibatches_by_completion import MinibatchesByCompletion
     from passes.old_logprobs import DropOldLogprobs, ReuseRolloutLogprobs
     from passes.parallelize import Parallelize
     from passes.partial_rollout import PartialRollout
@@ -36,6 +37,7 @@ def default_passes() -> tuple[Pass, ...]:
         QuantizeRollout(),
         QuantizeCollectives(),
         BoundedAsynchrony(),
+        MinibatchesByCompletion(),
         PartialRollout(),
         SplitTail(),
         StreamRollout(),

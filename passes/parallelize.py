@@ -27,6 +27,8 @@ TILES: Mapping[str, tuple[str, Callable[[int, ModelFacts], bool]]] = {
 class Parallelize:
     """Attach to each GPU stage the values of each layout field that space, target and model have in common.
 
+    The graph remembers the training engine whose layouts these are.
+
     Law: only domains are added, so no rewrite is recorded. Members of a composite run under one layout: they get
     the values that all of them may take; where a field has none, the graph has no alternative. A dense model has no
     experts to split: `ep` and `etp` are 1 whatever the space lists. Raises `InputError` if the space lists no
@@ -45,7 +47,7 @@ class Parallelize:
                 return ()
             domains |= dict.fromkeys((stage.name for stage in members), together)
         stages = tuple(replace(stage, layouts=domains.get(stage.name, ())) for stage in graph.stages)
-        return (replace(graph, stages=stages),)
+        return (replace(graph, stages=stages, engine=context.capabilities.engine),)
 
 
 Domain = tuple[tuple[str, tuple[Scalar, ...]], ...]
@@ -66,11 +68,10 @@ def _values(stage: Stage, field: str, context: Context) -> tuple[Scalar, ...]:
     model = context.models[stage.model]
     if field in ("ep", "etp") and model.experts == 0:
         return (1,)
-    key = (stage.op.value, field)
-    listed = tuple(dict.fromkeys(context.space[key]))
+    listed = tuple(dict.fromkeys(context.space[(stage.op.value, field)]))
     if field == PRECISION and stage.attribute(PRECISION):
         listed = (stage.attribute(PRECISION),)  # a rewrite has decided it
-    accepted = context.capabilities.field_values.get(key, listed)
+    accepted = context.capabilities.accepted(stage.op.value, stage.model, field) or listed
     both = tuple(value for value in listed if value in accepted)
     law, tiles = TILES.get(field, ("", lambda value, model: True))
     left = tuple(value for value in both if not isinstance(value, int) or tiles(value, model))

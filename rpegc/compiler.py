@@ -21,13 +21,14 @@ from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
+from rpegc.cost.transitions import Link, link_between
 from rpegc.cost.work import StageWork, WorkContext, stage_works
 from rpegc.emit import Backend, EmittedFile, TargetRefusal, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
-from rpegc.hardware import Machine, load_machine, machine_names
+from rpegc.hardware import Machine, Pool, load_machine, machine_names
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
@@ -44,16 +45,18 @@ from rpegc.search.diagnose import find_overflow, no_layout, why_unused
 from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
 from rpegc.search.ladder import ladder_of
-from rpegc.search.meshes import mesh_menu
+from rpegc.search.meshes import mesh_menu, pool_menu
 from rpegc.search.pairs import sync_prices
-from rpegc.search.remedy import smallest_change
+from rpegc.search.remedy import smallest_change, smallest_pool_change
 from rpegc.search.solver.problem import Limit
 from rpegc.search.solver.solve_ilp import solve as solve_ilp
-from rpegc.search.tabulate import TableCache, tabulate
+from rpegc.search.tabulate import TableCache, pool_of, tabulate
 from rpegc.simulate import Trace, simulate
-from rpegc.target import MeshClass, Tie
+from rpegc.target import Capabilities, MeshClass, Tie
 
 Progress = Callable[[str], None]
+PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
+"""By pool: bytes of one GPU and of one node's host, and what every node holds whatever the plan."""
 
 SIMULATED_STEPS = (10, 100)
 """Least and most steps behind the plan's simulated figures; 100 know the mean to a tenth of one step's deviation."""
@@ -81,7 +84,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Everything that stays the same while variants are priced and solved."""
+    """Everything that stays the same while variants are priced and solved.
+
+    `context` and `work` are those of the target's first training engine; `of_engine` returns the setting of another.
+    """
 
     pipeline: Pipeline
     backend: Backend
@@ -91,6 +97,10 @@ class Setting:
     context: Context
     work: WorkContext
     options: Options
+    engines: tuple[Capabilities, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
+
     free: bool = False
     """Whether the target's limits are set aside (see `unrestricted`)."""
 
@@ -99,9 +109,30 @@ class Setting:
         return () if self.free else self.backend.ties_for(graph)
 
     @property
+    def machines(self) -> dict[str, Machine]:
+        """The machine of each pool of unlike machines."""
+        return {pool.name: pool.machine for pool in self.pools}
+
+    def of_engine(self, name: str) -> Setting:
+        """Return the setting of the training engine of this name."""
+        found = next((engine for engine in self.engines if engine.engine == name), self.context.capabilities)
+        if found is self.context.capabilities:
+            return self
+        work = replace(self.work, engine_class=found.engine_class, class_for=found.class_for)
+        return replace(self, context=replace(self.context, capabilities=found), work=work)
+
+    @property
     def capacities_bytes(self) -> tuple[float, float]:
         """Memory of one GPU and of one node's host."""
         return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
+
+    def pool_limits(self, works: Mapping[str, StageWork]) -> PoolLimits:
+        """Return capacities and what every node holds, for each pool of unlike machines."""
+        limits = {}
+        for pool in self.pools:
+            own = replace(self, machine=pool.machine)
+            limits[pool.name] = (own.capacities_bytes, own.node_terms(works))
+        return limits
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
@@ -119,11 +150,14 @@ class Setting:
     def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
         """Return, for every stage with a layout, the context columns that rules may read."""
         gpu = [stage.name for stage in graph.stages if stage.op.on_gpus]
-        return {name: stage_facts(works[name], self.work, self.machine) for name in gpu}
+        machine = {name: self.machines.get(pool_of(graph.stage(name)), self.machine) for name in gpu}
+        return {name: stage_facts(works[name], self.work, machine[name]) for name in gpu}
 
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
         """The mesh classes of the space."""
+        if self.pools:
+            return pool_menu(self.pools, self.space.node_counts)
         return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
 
 
@@ -227,6 +261,7 @@ def _conflict(setting: Setting) -> tuple[str, ...]:
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
     """Return every file of a compiled folder by relative path. Raises InputError for what the target would refuse."""
+    setting = setting.of_engine(plan.graph.engine)
     facts = setting.facts(plan.graph, stage_works(plan.graph, setting.work))
     files = {
         "plan.json": EmittedFile(plan.to_json().encode()),
@@ -254,7 +289,8 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     except TargetRefusal as refusal:
         raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
     models = pipeline.model_facts()
-    capabilities = backend.capabilities(lora_rank=max(facts.lora_rank for facts in models.values()))
+    engines = backend.engines(pipeline.resolved())
+    capabilities = engines[0]
     space = search_spaces.load_space(options.space)
     workload = pipeline.workload_facts()
     work = WorkContext(
@@ -268,9 +304,11 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
         lora_ranks={role: facts.lora_rank for role, facts in models.items()},
         framework=capabilities.name,
         engine_class=capabilities.engine_class,
+        class_for=capabilities.class_for,
     )
-    context = Context(models, workload, pipeline.allowance(), space.values, capabilities)
-    return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
+    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
+    context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
+    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)
 
 
 def unrestricted(setting: Setting) -> Setting:
@@ -280,12 +318,28 @@ def unrestricted(setting: Setting) -> Setting:
     """
     names = frozenset(rewrite.name for rewrite in passes.default_passes())
     free = free_capabilities(names)
-    work = replace(setting.work, framework=free.name, engine_class=free.engine_class)
-    return replace(setting, context=replace(setting.context, capabilities=free), work=work, free=True)
+    work = replace(setting.work, framework=free.name, engine_class=free.engine_class, class_for=free.class_for)
+    return replace(setting, context=replace(setting.context, capabilities=free), work=work, engines=(free,), free=True)
 
 
 def structures(setting: Setting, rewrites: tuple[Pass, ...] | None = None) -> tuple[Graph, ...]:
-    """Run the passes (all of them, unless told otherwise) and return every structure that the target can express."""
+    """Run the passes (all, unless told otherwise) for each engine; return the structures that the target can express.
+
+    An engine that refuses a value of `fix:` is left out, unless all of them do.
+    """
+    found: list[Graph] = []
+    problems: list[InputError] = []
+    for engine in setting.engines:
+        try:
+            found += _structures_of(setting.of_engine(engine.engine), rewrites)
+        except InputError as problem:
+            problems.append(problem)
+    if not found:
+        raise problems[0]
+    return tuple(found)
+
+
+def _structures_of(setting: Setting, rewrites: tuple[Pass, ...] | None) -> tuple[Graph, ...]:
     graph = expand(setting.pipeline)
     fixed = setting.pipeline.fixed()
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
@@ -312,7 +366,7 @@ def _no_placement(setting: Setting, graph: Graph) -> InputError:
     if homeless:
         name, role = homeless[0].name, homeless[0].model
         path = ("stages", name) if name in pipeline.spec.stages else ("models", role)
-    reasons = "; ".join(misfits(variant, nearest))
+    reasons = "; ".join(misfits(variant, nearest)) or "none keeps what generates on machines of its own (cluster.pools)"
     message = f"target {setting.backend.name} has no placement for this pipeline: {reasons}"
     names = ", ".join(pattern.name for pattern in context.capabilities.placements)
     return InputError(message, pipeline.position(path), f"it knows {names}")
@@ -322,40 +376,72 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     """Price and solve the structures; the outcome's winner is None if nothing fits."""
     cache = TableCache()
     progress("pricing")
-    variants = tuple(variant_of(setting, graph, cache) for graph in graphs)
+    variants = _variants(setting, graphs, cache)
     progress("searching")
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
     return choose(variants, limit, solver_of(setting), gain, setting.pipeline.spec.objective)
 
 
+def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
+    """Price the structures; one in which some stage has no layout is passed over, unless all are such."""
+    variants: list[Variant] = []
+    problems: list[InputError | NothingFits] = []
+    for graph in graphs:
+        try:
+            variants.append(variant_of(setting, graph, cache))
+        except (InputError, NothingFits) as problem:
+            problems.append(problem)
+    if not variants:
+        raise next((problem for problem in problems if isinstance(problem, NothingFits)), problems[0])
+    return tuple(variants)
+
+
 def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     """Price every layout of one structure and build its integer problem."""
-    machine, rules = setting.machine, setting.context.capabilities.rules
+    setting = setting.of_engine(graph.engine)
+    machine, rules = setting.machine, setting.context.capabilities.rules_for
     works = stage_works(graph, setting.work)
     facts = setting.facts(graph, works)
-    tables = tabulate(graph, works, facts, rules, setting.meshes, machine, cache)
+    pools, limits = setting.machines, setting.pool_limits(works)
+    tables = tabulate(graph, works, facts, rules, setting.meshes, machine, cache, pools)
     for stage in graph.stages:
         if stage.op.on_gpus and not tables.cells[stage.name]:
-            raise no_layout(stage, setting.meshes, facts[stage.name], rules.get(stage.op.value, ()))
+            meshes = tuple(mesh for mesh in setting.meshes if not pools or mesh.pool == pool_of(stage))
+            raise no_layout(stage, meshes, facts[stage.name], rules(stage.op.value, stage.model))
     device, host = setting.capacities_bytes
     homes = {stage.name: stage.meshes for stage in graph.stages if stage.op.on_gpus}
     problem = build(
         graph,
         tables,
-        sync_prices(graph, tables, works, machine),
+        sync_prices(graph, tables, works, machine, pools, _link(setting)),
         setting.ties_for(graph),
         ladder_of(graph.tree, homes),
-        MeshClass(setting.nodes, machine.gpus_per_node),
-        (device, host - sum(float(term.bytes.sum()) for term in setting.node_terms(works))),
+        MeshClass(setting.nodes, max([machine.gpus_per_node, *(pool.gpus_per_node for pool in pools.values())])),
+        (device, host - _sum(setting.node_terms(works))),
+        {pool: (gpu, node - _sum(terms)) for pool, ((gpu, node), terms) in limits.items()},
     )
     return Variant(graph, tables, problem)
 
 
+def _sum(terms: tuple[MemoryTerm, ...]) -> float:
+    return sum(float(term.bytes.sum()) for term in terms)
+
+
+def _link(setting: Setting) -> Link | None:
+    """Return the network between the pools of unlike machines."""
+    if not setting.pools:
+        return None
+    assert setting.pipeline.spec.cluster.pools is not None, "pools come from the pipeline"
+    one, other = (pool.machine for pool in setting.pools)
+    return link_between(one, other, setting.pipeline.spec.cluster.pools.link_bandwidth)
+
+
 def bound_plan(setting: Setting, outcome: Outcome) -> Plan:
     """Return the plan of a search that found one, with its simulation."""
-    pipeline, capabilities = setting.pipeline, setting.context.capabilities
     assert outcome.winner is not None, "a plan needs a winner"
+    setting = setting.of_engine(outcome.winner.variant.graph.engine)
+    pipeline, capabilities = setting.pipeline, setting.context.capabilities
     works = stage_works(outcome.winner.variant.graph, setting.work)
     request = Request(
         name=pipeline.name,
@@ -376,6 +462,8 @@ def bound_plan(setting: Setting, outcome: Outcome) -> Plan:
         max_staleness=setting.context.allow.max_staleness,
         partial_rollout=setting.context.allow.partial_rollout and "partial-rollout" not in capabilities.structures,
         idle_reason=_idle_reason(setting, outcome.winner.variant, works),
+        pools=setting.pools,
+        pool_limits=setting.pool_limits(works),
     )
     plan = assemble(request, outcome)
     steps = int(np.clip(SIMULATED_RESPONSES // pipeline.sequences_per_step, *SIMULATED_STEPS))
@@ -390,9 +478,11 @@ def _with_simulation(plan: Plan, trace: Trace) -> Plan:
 def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWork]) -> str:
     """Say what keeps a stage off the whole cluster, or "" if every stage has a layout there."""
     whole = MeshClass(setting.nodes, setting.machine.gpus_per_node)
+    if setting.pools:  # no mesh spans the pools
+        return ""
     for stage in variant.graph.stages:
         if stage.op.on_gpus and whole not in variant.tables.cells[stage.name]:
-            rules = setting.context.capabilities.rules.get(stage.op.value, ())
+            rules = setting.context.capabilities.rules_for(stage.op.value, stage.model)
             return why_unused(stage, whole, setting.facts(variant.graph, works)[stage.name], rules)
     return ""
 
@@ -400,15 +490,20 @@ def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWo
 def _nothing_fits(setting: Setting, outcome: Outcome) -> NothingFits:
     """Name the term that breaks the machine."""
     variant = outcome.attempts[0].variant
-    overflow = find_overflow(variant.graph, variant.tables, setting.capacities_bytes)
-    message = f"no plan of {setting.pipeline.name} fits {setting.nodes} nodes of {setting.machine.name}"
+    limits = {name: capacities for name, (capacities, _) in setting.pool_limits({}).items()}
+    overflow = find_overflow(variant.graph, variant.tables, setting.capacities_bytes, limits)
+    cluster = " and ".join(f"{pool.nodes} nodes of {pool.machine.name}" for pool in setting.pipeline.pools)
+    message = f"no plan of {setting.pipeline.name} fits {cluster}"
     return NothingFits(message, overflow.sentence)
 
 
 def _remedy(setting: Setting) -> str:
     """Find the smallest change that fits, on the quick space and with the simplest structure."""
     quick = setting_of(setting.pipeline, replace(setting.options, space="quick", tolerance=0.9))
-    graphs = structures(quick)[:1]
+    first: dict[str, Graph] = {}
+    for graph in structures(quick):
+        first.setdefault(graph.engine, graph)  # the simplest structure of each engine
+    graphs = tuple(first.values())
 
     def fits(machine: str, nodes: int) -> bool:
         attempt = replace(quick, machine=load_machine(machine), nodes=nodes)
@@ -417,5 +512,14 @@ def _remedy(setting: Setting) -> str:
         except (InputError, NothingFits):
             return False
 
+    def pools_fit(nodes: Mapping[str, int]) -> bool:
+        pools = tuple(replace(pool, nodes=nodes[pool.name]) for pool in quick.pools)
+        try:
+            return search(replace(quick, pools=pools, nodes=sum(nodes.values())), graphs).winner is not None
+        except (InputError, NothingFits):
+            return False
+
+    if setting.pools:
+        return smallest_pool_change(pools_fit, {pool.name: pool.nodes for pool in setting.pools})
     others = [name for name in machine_names() if name != setting.machine.name]
     return smallest_change(fits, setting.machine.name, setting.nodes, others)

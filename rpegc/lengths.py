@@ -105,6 +105,22 @@ class Lengths:
         return cls._through_p99(mean, p99, max)
 
     @classmethod
+    def from_figures(cls, mean: float, max: int, p99: float | None = None) -> Lengths:
+        """Return the lengths with this mean, longest and, if given, 99th percentile. Raises `LengthsError`."""
+        return cls.from_mean(mean, max) if p99 is None else cls.from_mean_p99(mean, p99, max)
+
+    def scaled(self, share: float) -> Lengths:
+        """Return the lengths times a share between 0 and 1, at least 1 token."""
+        _require(0.0 < share <= 1.0, f"a share of a length must lie above 0 and at most at 1: {share:g} given")
+        counts: dict[int, float] = {}
+        for tokens, weight in zip(self.counts, self.shares, strict=True):
+            short = int(np.maximum(np.rint(tokens * share), 1))
+            counts[short] = counts.get(short, 0.0) + weight
+        longest = int(np.maximum(np.rint(self.max * share), 1))
+        median = float(np.maximum(self.median * share, 1.0))
+        return Lengths(median, self.spread, longest, tuple(counts), tuple(counts.values()))
+
+    @classmethod
     def _through_p99(cls, mean: float, p99: float, max: int) -> Lengths:
         """Find the smallest spread whose lognormal through the percentile has the mean."""
 
@@ -147,6 +163,17 @@ class Lengths:
         counts = tuple(tokens for tokens, weight in gathered.items() if weight > 0.0)
         shares = tuple(weight / total for weight in gathered.values() if weight > 0.0)
         return cls(float(counts[0]), 0.0, int(max), counts, shares)
+
+    def drifted(self, factor: float) -> Lengths:
+        """Return the lengths of a policy that writes `factor` times as many tokens before the cut: more mass at `max`.
+
+        The mean of RL runs drifts over thousands of steps; this is a what-if at the same maximum.
+        """
+        _require(factor > 0.0, f"a factor must be positive: {factor:g} given")
+        if self.counts:
+            counts = [max(round(count * factor), 1) for count in self.counts]
+            return Lengths.from_histogram(zip(counts, self.shares, strict=True), self.max)
+        return Lengths(self.median * factor, self.spread, self.max)
 
     @property
     def mean(self) -> float:
@@ -242,6 +269,23 @@ class Lengths:
             return np.full(np.shape(deviation), min(self.median, float(self.max)))
         exponent = math.log(self.median) + self.spread * deviation
         return np.minimum(np.exp(np.minimum(exponent, math.log(self.max) + 1.0)), float(self.max))
+
+
+def group_correlation(groups: Iterable[Iterable[int]]) -> float:
+    """Return the correlation of log lengths within a group, from samples grouped by prompt.
+
+    One-way analysis of variance: (between - within) / (between + (n - 1) within), n the mean size of a group; 0 where
+    it would be negative. Raises `LengthsError` without two groups of two samples.
+    """
+    logs = [np.log(np.maximum(np.asarray(list(group), dtype=np.float64), 1.0)) for group in groups]
+    logs = [group for group in logs if len(group) > 1]
+    _require(len(logs) > 1, "a correlation needs two prompts with two samples each")
+    size = sum(len(group) for group in logs) / len(logs)
+    means = np.array([group.mean() for group in logs])
+    between = size * float(np.var(means, ddof=1))
+    within = float(np.mean([np.var(group, ddof=1) for group in logs]))
+    total = between + (size - 1.0) * within
+    return max((between - within) / total, 0.0) if total > 0.0 else 0.0
 
 
 def _require(holds: bool, message: str, hint: str = "") -> None:

@@ -37,14 +37,39 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolDevices:
+    """The machines of one pool of a plan on unlike machines."""
+
+    name: str
+    hardware: str
+    nodes: int
+    gpus: int
+    gpus_per_node: int
+    idle_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Devices:
-    """The machines of the plan; `idle_gpus` are allocated but on no used mesh."""
+    """The machines of the plan; `idle_gpus` are allocated but on no used mesh.
+
+    With `pools` of unlike machines `hardware` names them all, counts are sums, `gpus_per_node` is the first pool's.
+    """
 
     hardware: str
     nodes: int
     gpus: int
     gpus_per_node: int
     idle_gpus: int
+    pools: tuple[PoolDevices, ...] = ()
+
+    def numbering(self, pool: str) -> tuple[int, int]:
+        """Return the number of a pool's first GPU, counted through the pools in order, and the GPUs of its nodes."""
+        first = 0
+        for devices in self.pools:
+            if devices.name == pool:
+                return first, devices.gpus_per_node
+            first += devices.gpus
+        return 0, self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +274,7 @@ def _document(plan: Plan) -> dict[str, Any]:
     graph = {
         "name": plan.graph.name,
         "mode": plan.graph.mode,
+        "engine": plan.graph.engine,
         "tree": list(plan.graph.tree),
         "stages": [
             {
@@ -387,7 +413,7 @@ def _graph(data: dict[str, Any]) -> Graph:
     )
     edges = tuple(Edge(**edge) for edge in data["edges"])
     rewrites = tuple(Rewrite(**rewrite) for rewrite in data["rewrites"])
-    return Graph(data["name"], stages, edges, tuple(data["tree"]), data["mode"], rewrites)
+    return Graph(data["name"], stages, edges, tuple(data["tree"]), data["mode"], rewrites, data.get("engine", ""))
 
 
 def _with_layout(stage: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ bounded. `model`: another model, estimator or sample selection."""
 class ModelFacts:
     """What passes and rules may know of a role's model: its sizes, and the adapter rank it is trained with (0: none).
 
-    `like` names the role whose weights this role starts from ("" if it has its own).
+    `like` names the role whose weights this role starts from ("" if it has its own). `recurrent_layers` carry a state
+    along the sequence, `sink_layers` have a learned softmax offset per head: both restrict how a sequence may be split.
     """
 
     role: str
@@ -37,6 +38,8 @@ class ModelFacts:
     max_positions: int
     like: str = ""
     lora_rank: int = 0
+    recurrent_layers: int = 0
+    sink_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,17 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All that a pass may look at. `space` maps (op, field) to the values that the search space lists."""
+    """All that a pass may look at. `space` maps (op, field) to the values that the search space lists.
+
+    With `pools` the cluster has two kinds of machine, for what generates and for the rest: no mesh spans both.
+    """
 
     models: Mapping[str, ModelFacts]
     workload: WorkloadFacts
     allow: Allowance
     space: Mapping[tuple[str, str], tuple[Scalar, ...]]
     capabilities: Capabilities
+    pools: bool = False
 
 
 class PassFault(RpegcError):

@@ -7,7 +7,7 @@ NumPy array per field, so that a rule, a price or a filter is one expression ove
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -81,18 +81,18 @@ class EngineLayout:
 
 Layout = ShardedLayout | EngineLayout
 
-SHARDED_FIELDS = tuple(field.name for field in fields(ShardedLayout))
-ENGINE_FIELDS = tuple(field.name for field in fields(EngineLayout))
+SHARDED_FIELDS = tuple(entry.name for entry in fields(ShardedLayout))
+ENGINE_FIELDS = tuple(entry.name for entry in fields(EngineLayout))
 
 
 def columns_of(layouts: list[Any], mesh: MeshClass) -> dict[str, NDArray[Any]]:
     """Turn layouts of one kind, on one mesh class, into columns (words become indices)."""
     columns: dict[str, NDArray[Any]] = {}
-    for field in fields(layouts[0]):
-        values = [getattr(layout, field.name) for layout in layouts]
-        if field.name in WORDS:
-            values = [WORDS[field.name].index(value) for value in values]
-        columns[field.name] = np.asarray(values)
+    for entry in fields(layouts[0]):
+        values = [getattr(layout, entry.name) for layout in layouts]
+        if entry.name in WORDS:
+            values = [WORDS[entry.name].index(value) for value in values]
+        columns[entry.name] = np.asarray(values)
     return with_mesh(columns, mesh)
 
 
@@ -105,15 +105,32 @@ def with_mesh(columns: Columns, mesh: MeshClass) -> dict[str, NDArray[Any]]:
     return extended
 
 
+def packed(columns: list[IntArray]) -> IntArray:
+    """Return one number a row that orders rows as the tuple of their (whole, not negative) values does.
+
+    Sorting one column instead of rows of several is what makes large tables quick to number.
+    """
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    room = 1
+    for column in columns:
+        base = int(column.max(initial=0)) + 1
+        room *= base
+        if room > np.iinfo(np.int64).max:  # so many distinct values that codes must stand for them
+            values, key = np.unique(key, return_inverse=True)
+            room = len(values) * base
+        key = key * base + column
+    return key
+
+
 def layout_at(columns: Columns, row: int) -> Layout:
     """Return one row of a table as a layout."""
     kind: type[ShardedLayout] | type[EngineLayout] = EngineLayout if "replicas" in columns else ShardedLayout
     values: dict[str, Any] = {}
-    for field in fields(kind):
-        value = columns[field.name][row].item()
-        values[field.name] = WORDS[field.name][value] if field.name in WORDS else value
-        if isinstance(field.default, bool):
-            values[field.name] = bool(value)
+    for entry in fields(kind):
+        value = columns[entry.name][row].item()
+        values[entry.name] = WORDS[entry.name][value] if entry.name in WORDS else value
+        if isinstance(entry.default, bool):
+            values[entry.name] = bool(value)
     return kind(**values)
 
 
@@ -127,7 +144,7 @@ def describe_layout(layout: Layout) -> str:
         return ", ".join(parts + ([layout.precision] if layout.precision != "bf16" else []))
     degrees = ("dp", "ulysses", "cp", "tp", "pp", "vpp", "ep", "etp")
     parts = [f"{name} {getattr(layout, name)}" for name in degrees if getattr(layout, name) > 1]
-    parts.append(f"ZeRO-{layout.zero} over {layout.shard_size}")
+    parts.append("distributed optimizer" if layout.zero == 1 else f"ZeRO-{layout.zero} over {layout.shard_size}")
     parts.append(f"{format_count(layout.token_budget)} tokens" if layout.token_budget else f"{layout.micro_batch} seqs")
     parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     moved = [name for name in ("parameters", "optimizer", "activations") if getattr(layout, f"offload_{name}")]
@@ -136,10 +153,14 @@ def describe_layout(layout: Layout) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MeshClass:
-    """What the price of a mesh depends on: its shape. `nodes` whole nodes or a slice of `gpus_per_node` of each."""
+    """What the price of a mesh depends on: its shape. `nodes` whole nodes or a slice of `gpus_per_node` of each.
+
+    `pool` names the part of a cluster of unlike machines that it lies in; "" where all machines are alike.
+    """
 
     nodes: int
     gpus_per_node: int
+    pool: str = ""
 
     @property
     def gpus(self) -> int:
@@ -152,18 +173,22 @@ class MeshClass:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mesh:
-    """A rectangle of GPUs: `gpus_per_node` GPUs from `first_gpu` on, of `nodes` nodes from `first_node` on."""
+    """A rectangle of GPUs: `gpus_per_node` GPUs from `first_gpu` on, of `nodes` nodes from `first_node` on.
+
+    Nodes are counted in the mesh's `pool`; "" is the whole cluster.
+    """
 
     name: str
     first_node: int
     nodes: int
     first_gpu: int
     gpus_per_node: int
+    pool: str = ""
 
     @property
     def mesh_class(self) -> MeshClass:
         """The shape of this rectangle."""
-        return MeshClass(self.nodes, self.gpus_per_node)
+        return MeshClass(self.nodes, self.gpus_per_node, self.pool)
 
     @property
     def gpus(self) -> int:
@@ -173,7 +198,8 @@ class Mesh:
     def overlaps(self, other: Mesh) -> bool:
         """Whether the two rectangles share a GPU."""
         return (
-            self.first_node < other.first_node + other.nodes
+            self.pool == other.pool
+            and self.first_node < other.first_node + other.nodes
             and other.first_node < self.first_node + self.nodes
             and self.first_gpu < other.first_gpu + other.gpus_per_node
             and other.first_gpu < self.first_gpu + self.gpus_per_node
@@ -223,7 +249,7 @@ class PlacementPattern:
     on; an empty tuple is no place at all. `mode` is the target's own word for the launch mode (empty if it has none).
     With `barrier` no stage of a step starts before the step before has ended. `weight_distance` bounds the distance
     of weights -> generate that this pattern supports, (low, high). `requires` / `forbids` name rewrites that the mode
-    implies or cannot express.
+    implies or cannot express. `refuses` names values that it cannot carry beside a stage of a role ("": at all).
     """
 
     name: str
@@ -233,6 +259,7 @@ class PlacementPattern:
     weight_distance: tuple[int, int] = (1, 1)
     requires: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
+    refuses: Mapping[str, str] = field(default_factory=dict)
     barrier: bool = False
     source: str = ""
 
@@ -241,9 +268,12 @@ class PlacementPattern:
 class Capabilities:
     """What a target can express: placements, allowed values per stage kind and field, rules, ties and rewrites.
 
-    `field_values[(op, field)]` lists the values the target accepts for a field in stages of that op ("train",
-    "forward", "generate"); an absent entry leaves the search space's own list. `engine_class` names the family of
-    constants that prices use ("fsdp", "megatron"). `structures` names the passes that the target can express.
+    A target with several training engines has one of these for each; `engine` is its word for this one ("" if it has
+    one engine only). `field_values[(op, field)]` lists the values the target accepts for a field in stages of that op
+    ("train", "forward", "generate"); an absent entry leaves the search space's own list. `engine_class` names the
+    family of constants that prices use ("fsdp", "megatron"). `structures` names the passes that the target can express.
+    Where `kinds` names a word for a stage's (op, role), `field_values` and `rules` are looked up by that word instead
+    of the op, and prices use `kind_classes[word]`: a reward model that is served is no pass of the training engine.
     """
 
     name: str
@@ -254,3 +284,18 @@ class Capabilities:
     rules: Mapping[str, tuple[Rule, ...]]
     ties: tuple[Tie, ...]
     structures: frozenset[str]
+    engine: str = ""
+    kinds: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    kind_classes: Mapping[str, str] = field(default_factory=dict)
+
+    def accepted(self, op: str, role: str, name: str) -> tuple[Any, ...] | None:
+        """Return the values accepted for a layout field of a role's stages; None where the target has no say."""
+        return self.field_values.get((self.kinds.get((op, role), op), name))
+
+    def rules_for(self, op: str, role: str) -> tuple[Rule, ...]:
+        """Return the rules that a role's stages of this op obey."""
+        return self.rules.get(self.kinds.get((op, role), op), ())
+
+    def class_for(self, op: str, role: str) -> str:
+        """Return the family of constants that prices a role's stages of this op."""
+        return self.kind_classes.get(self.kinds.get((op, role), op), self.engine_class)

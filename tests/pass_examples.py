@@ -51,6 +51,7 @@ STRUCTURES = frozenset(
         "share-actor-critic",
         "merge-critic-reward",
         "bounded-asynchrony",
+        "minibatches-by-completion",
         "partial-rollout",
         "split-tail",
         "stream-rollout",

@@ -22,6 +22,7 @@ from passes.bounded_asynchrony import BoundedAsynchrony
 from passes.canonicalize import Canonicalize
 from passes.fuse import FuseAssessment, FuseTraining
 from passes.insert_transitions import InsertTransitions
+from passes.minibatches_by_completion import MinibatchesByCompletion
 from passes.old_logprobs import DropOldLogprobs, ReuseRolloutLogprobs
 from passes.parallelize import Parallelize
 from passes.partial_rollout import PartialRollout
@@ -81,6 +82,11 @@ CASES: dict[str, tuple[Pass, Graph, Context]] = {
     "partial-rollout": (PartialRollout(), ppo(), context(max_staleness=1, partial_rollout=True)),
     "quantize-rollout": (QuantizeRollout(), ppo(), context(model_changes=frozenset({"quantize-rollout"}))),
     "quantize-collectives": (QuantizeCollectives(), ppo(), context(model_changes=frozenset({"quantize-collectives"}))),
+    "minibatches-by-completion": (
+        MinibatchesByCompletion(),
+        BoundedAsynchrony().alternatives(ppo(), context(max_staleness=1, placements=(COLOCATED, SPLIT)))[-1],
+        context(model_changes=frozenset({"minibatches-by-completion"})),
+    ),
     "insert-transitions": (InsertTransitions(), ppo(), context(placements=(COLOCATED, SPLIT))),
     "place": (Place(), ppo(), context(placements=(COLOCATED, SPLIT, ONE_STEP_OFF))),
     "parallelize": (

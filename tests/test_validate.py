@@ -64,7 +64,9 @@ def test_what_is_left_out_is_predicted_worse_than_what_was_fitted(results: list[
 
 def test_intervals_cover_about_four_of_five_left_out_rows(results: list[FamilyResult]) -> None:
     for result in results:
-        if len(result.row_ids) >= 20 and len(set(result.parts)) >= 3:  # two parts say little about a third
+        largest = max(result.parts.count(part) for part in set(result.parts))
+        enough = len(result.row_ids) >= 20 and len(set(result.parts)) >= 3  # two parts say little about a third
+        if enough and 2 * largest < len(result.row_ids):  # and others little about a part that is most of the rows
             assert 0.7 <= result.coverage <= 0.9, result.family
 
 
@@ -72,8 +74,9 @@ def test_known_models_are_skipped_only_for_gpu_precision_or_what_the_source_leav
     results: list[FamilyResult],
 ) -> None:
     reasons = {row.reason for result in results for row in result.skipped}
-    assert any("GB300" in reason for reason in reasons)
-    assert any("multi-head latent attention" in reason for reason in reasons)
+    assert not any("no machine of the catalogue" in reason for reason in reasons)
+    assert any("compressed sparse attention" in reason for reason in reasons)
+    assert not any("latent attention" in reason or "state-space" in reason for reason in reasons)
     training = {row.row_id for result in results for row in result.skipped if result.family.startswith("training")}
     predicted = {row for result in results if result.family.startswith("training") for row in result.row_ids}
     assert predicted & training == set()

@@ -9,13 +9,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from backends.site import Site
-from backends.verl.capabilities import ONE_STEP_OFF, VERSION
+from backends.verl.capabilities import COLOCATE_ASYNC, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, VERSION
 from backends.verl.hydra import Override
 from backends.verl.overrides import overrides_of
 from backends.verl.preflight import preflight_facts
 from backends.verl.request import Request, request_of
 from backends.verl.roles import Parts, parts_of
-from backends.verl.run import mode_of, run_of
+from backends.verl.run import engine_of, mode_of, run_of, staleness_of
 from backends.verl.settings import REWARD, ROLLOUT, server_tp
 from rpegc.emit import EmittedFile, quote_bash, slug
 from rpegc.plan import Plan
@@ -24,6 +24,8 @@ from rpegc.units import GIB, format_seconds
 FOLDER = "launch"
 MODULES = {
     "sync": "verl.trainer.main_ppo",
+    COLOCATE_ASYNC: "verl.trainer.main_ppo",
+    SEPARATE_ASYNC: "verl.trainer.main_ppo",
     ONE_STEP_OFF: "verl.experimental.one_step_off_policy.main_ppo",
 }
 """The driver by launch mode."""
@@ -78,6 +80,7 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
         "README.md",
         *STATIC,
     ]
+    names += ["no_reward.py"] * (parts.teacher is not None and not request.judged)
     names += ["run_local.sh"] * (plan.devices.nodes == 1) + ["dataset.py"] * (
         request.get("data.answer_key") is not None
     )
@@ -118,6 +121,7 @@ def template_values(plan: Plan, site: Site, request: Request, parts: Parts) -> d
         "site": site,
         "folder": FOLDER,
         "module": MODULES[mode_of(plan)],
+        "megatron": engine_of(plan) == MEGATRON,
         "nodes": plan.devices.nodes,
         "gpus_per_node": plan.devices.gpus_per_node,
         "gpus": plan.devices.nodes * plan.devices.gpus_per_node,
@@ -169,7 +173,12 @@ def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override,
         f"vLLM takes {values[f'{ROLLOUT}.gpu_memory_utilization']} of the memory of each GPU of the rollout"
         f"{sleeps} (`fix: {{{parts.rollout.name}: {{memory_fraction: ...}}}}` changes it).",
     ]
-    if parts.reference and not parts.reference_in_actor:
+    if engine_of(plan) == MEGATRON:
+        found.append(
+            "verl's Megatron engine trains (`model_engine=megatron`), with models converted by Megatron-Bridge; "
+            "`engine: fsdp` in the pipeline plans for FSDP2 instead."
+        )
+    elif parts.reference and not parts.reference_in_actor:
         found.append(
             "verl keeps the reference's weights in host memory and streams them in (CPUOffloadPolicy), whatever is set."
         )
@@ -180,8 +189,33 @@ def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override,
             f"engine; it takes {values.get(share, DEFAULT_SERVER_MEMORY_FRACTION)} of their memory "
             f"(`target_overrides: {{{share}: ...}}` changes it)."
         )
+    if parts.teacher:
+        found.append(
+            f"The teacher is served by vLLM on {server_tp(parts.teacher)} GPUs a server, on GPUs of its own, and "
+            "scores each response as soon as it is done."
+        )
+    if request.samples_dynamically:
+        found.append(
+            "Groups whose responses are all right or all wrong are replaced (`algorithm.filter_groups`)"
+            + (
+                ": they go by `acc`, which is the score of a reward function that returns a number; one that returns "
+                "a dict must have it."
+                if request.overlong
+                else "."
+            )
+        )
+    if request.before_v1:
+        found.append(
+            "verl's V1 trainer makes no greedy baselines: this runs on the trainer before it (`use_v1=False`)."
+        )
     if request.get("data.val") is None:
         found.append("There is no validation data: a few training rows stand in and no test runs.")
+    if mode_of(plan) in (COLOCATE_ASYNC, SEPARATE_ASYNC):
+        found.append(
+            f"Samples are at most {staleness_of(plan)} weight versions old when they are trained on: the trainer waits "
+            "for older prompts to end (`trainer.v1.sampler.max_off_policy_strategy=wait`). In these modes "
+            "`timing_s/gen` is the wait for samples, not the time of generation."
+        )
     if mode_of(plan) == ONE_STEP_OFF:
         found.append(
             "Samples are one weight version old when they are trained on; old log-probs are recomputed "

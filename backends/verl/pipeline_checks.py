@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from backends.verl.overrides import overrides_of
+from backends.verl.capabilities import ENGINES, FSDP
+from backends.verl.engines import engine_refusals, possible_engines
 from backends.verl.request import KL_ESTIMATORS, PRECISIONS, Request
 from backends.verl.roles import PLACES, PLACES_HINT, PRESET_STAGES
 from backends.verl.rules import VLLM_MAXIMUM_LORA_RANK
-from backends.verl.run import possible_runs
 from rpegc.emit import TargetRefusal
 
 TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
@@ -29,6 +29,49 @@ def check_pipeline(pipeline: Mapping[str, Any]) -> None:
     for check in PIPELINE_CHECKS:
         for refusal in check(request):
             raise refusal
+
+
+def _algorithm(request: Request) -> Iterator[TargetRefusal]:
+    """The algorithm is one that verl has; a teacher reads one token more than the longest sequence."""
+    _ = request.estimator
+    if not request.distils:
+        return
+    longest, positions = request.max_prompt_tokens + request.max_response_tokens + 1, "architectures.teacher"
+    known = request.get(f"{positions}.max_positions")
+    if known is not None and longest > known:
+        message = (
+            f"models.teacher: verl's teacher reads {longest} tokens, one more than the longest sequence, of {known}"
+        )
+        yield TargetRefusal(f"{message} [verl/workers/config/distillation.py]", ("models", "teacher"))
+
+
+def _pools(request: Request) -> Iterator[TargetRefusal]:
+    """Ray places by resources; verl's pools ask for GPUs and can name no type of them."""
+    if request.get("cluster.pools") is not None:
+        message = (
+            "cluster.pools: verl cannot direct a role to a type of GPU: no setting reaches the `accelerator_type` "
+        )
+        message += "of its resource pools [verl/single_controller/ray/base.py: ResourcePoolManager]"
+        hint = "use `target: native`, or give one kind of machine (`hardware`, `nodes`)"
+        yield TargetRefusal(message, ("cluster", "pools"), hint)
+
+
+STAGE_KEYS = {
+    "samples_per_prompt": "generates `workload.samples_per_prompt` responses to each prompt",
+    "oversampling": "generates what its trainer asks for",
+    "prompt_tokens": "has one longest prompt",
+    "response_tokens": "has one longest response",
+    "turns": "needs an agent loop of yours for several turns, which launches are not written for",
+}
+"""Keys of a stage of the user's that launches cannot carry out, and what verl does instead."""
+
+
+def _stage_keys(request: Request) -> Iterator[TargetRefusal]:
+    for name, stage in request.get("stages", {}).items():
+        for key, instead in STAGE_KEYS.items():
+            if stage is not None and stage.get(key) is not None:
+                message = f"stages.{name}.{key}: verl {instead} [verl/experimental/agent_loop/agent_loop.py]"
+                yield TargetRefusal(message, ("stages", name, key), "leave it out, or use another target")
 
 
 def _words(request: Request) -> Iterator[TargetRefusal]:
@@ -87,7 +130,9 @@ def parts_wanted(request: Request) -> frozenset[str]:
     """Return the parts of verl's pipeline that the algorithm and the models call for."""
     wanted = {"rollout", "old_logprobs", "actor"}
     wanted |= {"values", "critic"} if request.needs_critic else set()
-    return frozenset(wanted | {role for role in ("reference", "reward") if request.get(f"models.{role}") is not None})
+    return frozenset(
+        wanted | {role for role in ("reference", "reward", "teacher") if request.get(f"models.{role}") is not None}
+    )
 
 
 def _function(name: str, stage: Mapping[str, Any]) -> Iterator[TargetRefusal]:
@@ -163,22 +208,25 @@ def _adapters(request: Request) -> Iterator[TargetRefusal]:
         )
 
 
-def _settings(request: Request) -> Iterator[TargetRefusal]:
-    """Every text arrives unchanged, and no override of the user's touches a key that a plan decides."""
-    for run in possible_runs(request):
-        try:
-            for override in overrides_of(run):
-                _ = override.line
-        except TargetRefusal as refusal:
-            yield refusal
+def _engines(request: Request) -> Iterator[TargetRefusal]:
+    """Some training engine is known, runs the models, and lets every text and override of the user's through."""
+    if request.pinned_engine and request.pinned_engine not in ENGINES:
+        message = f"engine: verl launches are not written for {request.pinned_engine!r}"
+        yield TargetRefusal(message, ("engine",), f"allowed: {', '.join(ENGINES)}")
+        return
+    if not possible_engines(request):
+        yield from engine_refusals(request, request.pinned_engine or FSDP)
 
 
 PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
+    _algorithm,
+    _pools,
     _words,
     _batches,
     _stages,
+    _stage_keys,
     _rewards,
     _reference,
     _adapters,
-    _settings,
+    _engines,
 )

@@ -14,6 +14,7 @@ PLACES: dict[tuple[str, str], str] = {
     ("forward", "reference"): "reference",
     ("forward", "reward"): "reward",
     ("forward", "critic"): "values",
+    ("forward", "teacher"): "teacher",
     ("train", "critic"): "critic",
     ("train", "actor"): "actor",
 }
@@ -27,10 +28,13 @@ PRESET_STAGES = {
     "reward": "reward",
     "values": "values",
     "critic": "update_critic",
+    "teacher": "teacher",
 }
 """The stage of our presets that plays each part. A test holds that these are their names."""
 
-PLACES_HINT = "verl generates with `actor`, trains `actor` and `critic`, scores with these, `reference` and `reward`"
+PLACES_HINT = (
+    "verl generates with `actor`, trains `actor` and `critic`, scores with these, `reference`, `reward` and `teacher`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Parts:
     critic: Sharded | None
     values: Sharded | None
     reward: Sharded | None
+    teacher: Sharded | None = None
 
     @property
     def actor_passes(self) -> tuple[str, ...]:
@@ -113,6 +118,7 @@ def parts_of(plan: Plan) -> Parts:
         critic=_sharded(plan, found.get("critic")),
         values=_sharded(plan, found.get("values")),
         reward=_sharded(plan, found.get("reward")),
+        teacher=_sharded(plan, found.get("teacher")),
     )
 
 

@@ -35,16 +35,17 @@ VLLM_MAXIMUM_LORA_RANK = 512
 """The largest `MaxLoRARanks` choice in VLLM_LORA of vllm 0.24; smaller ranks are rounded up to the next choice."""
 
 
-def _divides(divisor: NDArray[Any], number: NDArray[Any]) -> BoolArray:
+def divides(divisor: NDArray[Any], number: NDArray[Any]) -> BoolArray:
+    """Whether a column divides another, row by row."""
     return np.asarray(number % np.maximum(divisor, 1) == 0)
 
 
-def _either_divides(left: NDArray[Any], right: NDArray[Any]) -> BoolArray:
-    return _divides(left, right) | _divides(right, left)
+def _eitherdivides(left: NDArray[Any], right: NDArray[Any]) -> BoolArray:
+    return divides(left, right) | divides(right, left)
 
 
 def _ulysses_splits_heads(c: Columns) -> BoolArray:
-    return _divides(c["ulysses"], c["heads"]) & _either_divides(c["ulysses"], c["kv_heads"])
+    return divides(c["ulysses"], c["heads"]) & _eitherdivides(c["ulysses"], c["kv_heads"])
 
 
 def _whole_nodes(c: Columns) -> BoolArray:
@@ -52,7 +53,7 @@ def _whole_nodes(c: Columns) -> BoolArray:
 
 
 def _shards_tile(c: Columns) -> BoolArray:
-    return np.asarray((c["shard_size"] == 0) | _divides(c["shard_size"], c["gpus"]))
+    return np.asarray((c["shard_size"] == 0) | divides(c["shard_size"], c["gpus"]))
 
 
 def _budget_holds_a_sequence(c: Columns) -> BoolArray:
@@ -71,15 +72,15 @@ def _expert_parallelism(c: Columns) -> BoolArray:
 
 
 def _experts_split(c: Columns) -> BoolArray:
-    return np.asarray((c["ep"] == 1) | _divides(c["ep"], c["experts"]))
+    return np.asarray((c["ep"] == 1) | divides(c["ep"], c["experts"]))
 
 
 def _tp_inside_nodes(c: Columns) -> BoolArray:
-    return _divides(np.minimum(c["gpus_per_node"], c["tp"] * c["engine_dp"] * c["pp"]), c["tp"] * c["engine_dp"])
+    return divides(np.minimum(c["gpus_per_node"], c["tp"] * c["engine_dp"] * c["pp"]), c["tp"] * c["engine_dp"])
 
 
 def _tp_tiles_a_node(c: Columns) -> BoolArray:
-    return _divides(c["tp"], c["gpus_per_node"]) | _divides(c["gpus_per_node"], c["tp"])
+    return divides(c["tp"], c["gpus_per_node"]) | divides(c["gpus_per_node"], c["tp"])
 
 
 def _frozen_weights_offloaded(c: Columns) -> BoolArray:
@@ -90,13 +91,13 @@ def _frozen_weights_offloaded(c: Columns) -> BoolArray:
 
 def _data_parallel_engines(c: Columns) -> BoolArray:
     # With data parallelism inside a replica, the replica's servers take whole nodes.
-    whole_nodes = _divides(c["tp"], c["gpus_per_node"]) & _divides(c["gpus_per_node"], c["tp"] * c["engine_dp"])
+    whole_nodes = divides(c["tp"], c["gpus_per_node"]) & divides(c["gpus_per_node"], c["tp"] * c["engine_dp"])
     return np.asarray((c["engine_dp"] == 1) | whole_nodes)
 
 
 def _padded_vocabulary_splits(c: Columns) -> BoolArray:
     padded = -(-c["vocabulary"] // VLLM_VOCABULARY_PADDING) * VLLM_VOCABULARY_PADDING
-    return _divides(c["tp"], padded)
+    return divides(c["tp"], padded)
 
 
 def _weights_fit_the_engine(c: Columns) -> BoolArray:
@@ -113,6 +114,28 @@ WHOLE_NODES = Rule(
     "a pool of {nodes} nodes must take all {node_gpus} GPUs of each, not {gpus_per_node}: "
     "Ray packs two part-node groups onto one node",
     _whole_nodes,
+)
+
+BUDGET_HOLDS_A_SEQUENCE = Rule(
+    "token-budget-holds-a-sequence",
+    SEQUENCE_BALANCING,
+    "token budget {token_budget} × ulysses {ulysses} × cp {cp} must hold the longest sequence, {max_sequence_tokens} "
+    "tokens (prompt {max_prompt_tokens} + response {max_response_tokens})",
+    _budget_holds_a_sequence,
+)
+
+MINIBATCH_SPLITS = Rule(
+    "minibatch-splits-over-ranks",
+    ENGINE_WORKERS,
+    "the {sequences_per_update} sequences of an update must split evenly over {dp} data-parallel ranks",
+    lambda c: divides(c["dp"], c["sequences_per_update"]),
+)
+
+BATCH_SPLITS = Rule(
+    "batch-splits-over-ranks",
+    "verl/single_controller/base/decorator.py",
+    "the {sequences_per_step} sequences of a step must split evenly over {dp} data-parallel ranks",
+    lambda c: divides(c["dp"], c["sequences_per_step"]),
 )
 
 SHARDED: tuple[Rule, ...] = (
@@ -134,7 +157,7 @@ SHARDED: tuple[Rule, ...] = (
         FSDP_ENGINE,
         "ulysses {ulysses} must divide the {gpus_per_node} GPUs that the mesh takes of each node: "
         "its all-to-all in every layer would cross nodes (an assumption of rpegc, not a check of verl)",
-        lambda c: _divides(c["ulysses"], c["gpus_per_node"]),
+        lambda c: divides(c["ulysses"], c["gpus_per_node"]),
     ),
     Rule(
         "shard-group-tiles-mesh",
@@ -148,24 +171,13 @@ SHARDED: tuple[Rule, ...] = (
         "FSDP2 shards weights: zero must be 2 (keep gathered) or 3 (reshard after forward), not {zero}",
         lambda c: np.asarray((c["zero"] == 2) | (c["zero"] == 3)),
     ),
-    Rule(
-        "token-budget-holds-a-sequence",
-        SEQUENCE_BALANCING,
-        "token budget {token_budget} × ulysses {ulysses} must hold the longest sequence, {max_sequence_tokens} tokens "
-        "(prompt {max_prompt_tokens} + response {max_response_tokens})",
-        _budget_holds_a_sequence,
-    ),
+    BUDGET_HOLDS_A_SEQUENCE,
     WHOLE_NODES,
 )
 
 TRAIN: tuple[Rule, ...] = (
     *SHARDED,
-    Rule(
-        "minibatch-splits-over-ranks",
-        ENGINE_WORKERS,
-        "the {sequences_per_update} sequences of an update must split evenly over {dp} data-parallel ranks",
-        lambda c: _divides(c["dp"], c["sequences_per_update"]),
-    ),
+    MINIBATCH_SPLITS,
     Rule(
         "recompute-is-all-or-nothing",
         "verl/trainer/config/model/hf_model.yaml",
@@ -182,12 +194,7 @@ FORWARD: tuple[Rule, ...] = (
         "FSDP2 keeps a forward-only model's weights in host memory (CPUOffloadPolicy): offload_parameters must be true",
         _frozen_weights_offloaded,
     ),
-    Rule(
-        "batch-splits-over-ranks",
-        "verl/single_controller/base/decorator.py",
-        "the {sequences_per_step} sequences of a step must split evenly over {dp} data-parallel ranks",
-        lambda c: _divides(c["dp"], c["sequences_per_step"]),
-    ),
+    BATCH_SPLITS,
 )
 
 GENERATE: tuple[Rule, ...] = (
@@ -239,13 +246,13 @@ GENERATE: tuple[Rule, ...] = (
         "tp-splits-heads",
         VLLM_MODEL,
         "rollout tp {tp} must divide {heads} attention heads",
-        lambda c: _divides(c["tp"], c["heads"]),
+        lambda c: divides(c["tp"], c["heads"]),
     ),
     Rule(
         "tp-splits-key-value-heads",
         VLLM_LINEAR,
         "rollout tp {tp} must divide, or be divided by, {kv_heads} key-value heads",
-        lambda c: _either_divides(c["tp"], c["kv_heads"]),
+        lambda c: _eitherdivides(c["tp"], c["kv_heads"]),
     ),
     Rule(
         "tp-splits-vocabulary",

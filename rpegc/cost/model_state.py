@@ -8,7 +8,7 @@ import numpy as np
 
 from rpegc.architecture import Architecture
 from rpegc.cost.step_shape import StepShape
-from rpegc.target import FloatArray, IntArray
+from rpegc.target import FloatArray, IntArray, packed
 
 Signature = tuple[tuple[str, int], ...]
 
@@ -80,12 +80,10 @@ def adapter_parameters(architecture: Architecture, rank: int) -> float:
     transformers 5, so they are left out.
     """
     a = architecture
-    width = a.heads * a.head_dim
-    kv_width = a.kv_heads * a.head_dim
-    attention = 2 * (a.hidden + width) + 2 * (a.hidden + kv_width)
+    mixers = sum(mixer.layers * mixer.adapter_width(a.hidden) for mixer in a.mixers)
     dense = a.mlp_matrices * (a.hidden + a.intermediate) * a.dense_layers
     shared = a.mlp_matrices * (a.hidden + a.shared_intermediate) * (a.moe_layers if a.shared_intermediate else 0)
-    return float(rank * (attention * a.layers + dense + shared))
+    return float(rank * (mixers + dense + shared))
 
 
 def updated_parameters(shape: StepShape, local: LocalParameters) -> FloatArray:
@@ -112,18 +110,15 @@ def signatures(shape: StepShape) -> tuple[IntArray, tuple[Signature, ...]]:
         "kind": np.zeros(shape.rows),
         "offload": offload.astype(np.float64),
         "pp": shape.pp,
-        "shard": shape.shard,
+        # Only full sharding spreads one copy of the weights over ranks; other engines shard the optimizer at most.
+        "shard": np.where(shape.fully_sharded, shape.shard, 1.0),
         "tp": shape.tp,
         "vpp": shape.vpp,
         "zero": shape.zero,
     }
     names = sorted(fields)
     columns = [fields[name].astype(np.int64) for name in names]
-    key = np.zeros(shape.rows, dtype=np.int64)
-    for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        key = key * len(values) + codes
-    _, first, numbers = np.unique(key, return_index=True, return_inverse=True)
+    _, first, numbers = np.unique(packed(columns), return_index=True, return_inverse=True)
     found = tuple(
         tuple((name, int(column[row])) for name, column in zip(names, columns, strict=True)) for row in first.tolist()
     )

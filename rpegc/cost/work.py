@@ -1,9 +1,15 @@
-"""What one stage has to do in one RL step: the input of every price. Built by the compiler from stage and pipeline."""
+"""What one stage has to do in one RL step: the input of every price. Built by the compiler from stage and pipeline.
+
+A stage works on the step's sequences unless its attributes say otherwise: `oversampling` prompts for each prompt that
+is trained on, `samples_per_prompt` sequences of each, `inputs_per_prompt` where a stage generates from what was
+generated, lengths of its own (`prompt_mean`, `prompt_p99`, `prompt_max`, the same of `response`), `turns` between
+which the function stage `environment` answers with `observation_tokens` in the mean.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rpegc.architecture import Architecture
@@ -11,6 +17,24 @@ from rpegc.cost.segments import segment
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.ir.meaning import CARRIES, SAMPLES, TAIL_SHARE
 from rpegc.lengths import Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Speculative decoding: `draft_tokens` are proposed each step, of which `accepted_share` hold in the mean.
+
+    A draft costs `draft_share` of a pass through the model (a layer for multi-token prediction, a small model's size
+    over that of the large one). Samples follow the same distribution (Leviathan et al., arXiv 2211.17192).
+    """
+
+    draft_tokens: int
+    accepted_share: float
+    draft_share: float
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step adds to a sequence: the model's own, and the drafts that hold."""
+        return 1.0 + self.draft_tokens * self.accepted_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +51,8 @@ class StageWork:
     `passes`: a forward stage whose input is streamed runs its sequences in so many portions. `samples` and
     `tail_share` say which part of the step's samples a generate stage finishes (see `rpegc.cost.segments`); its
     counts and lengths are those of that part.
+    Between `turns` an environment takes `turn_cpu_seconds` on one of `turn_workers_per_node` workers and adds
+    `observation_tokens`, which count as response tokens but are read, not generated.
     """
 
     stage: str
@@ -52,6 +78,23 @@ class StageWork:
     passes: int = 1
     samples: str = ""
     tail_share: float = 0.0
+    speculation: Speculation | None = None
+    turns: int = 1
+    observation_tokens: float = 0.0
+    turn_cpu_seconds: float = 0.0
+    turn_workers_per_node: int = 1
+
+    @property
+    def observed_tokens(self) -> float:
+        """Mean tokens of a response that an environment adds."""
+        return (self.turns - 1) * self.observation_tokens
+
+    @property
+    def generated_tokens(self) -> Lengths:
+        """Lengths of what is generated of a response: all but what an environment adds."""
+        if not self.observed_tokens:
+            return self.response_tokens
+        return self.response_tokens.scaled(1.0 - self.observed_tokens / self.response_tokens.mean)
 
     @property
     def sequences(self) -> int:
@@ -71,7 +114,10 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True)
 class WorkContext:
-    """What all stages of a pipeline have in common: models by role, counts, lengths, framework and engine class."""
+    """What all stages of a pipeline have in common: models by role, counts, lengths, framework and engine class.
+
+    `class_for(op, role)` names the engine class of stages that another engine runs than the training engine's.
+    """
 
     architectures: Mapping[str, Architecture]
     prompts: int
@@ -83,6 +129,7 @@ class WorkContext:
     lora_ranks: Mapping[str, int]
     framework: str
     engine_class: str
+    class_for: Callable[[str, str], str] | None = None
 
 
 def stage_works(graph: Graph, context: WorkContext) -> dict[str, StageWork]:
@@ -96,19 +143,22 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
     distance = max(
         (edge.distance for edge in graph.edges if edge.target == stage.name and "weights" in edge.value), default=1
     )
+    environment = str(stage.attribute("environment", ""))
+    answering = graph.stage(environment) if environment and graph.has(environment) else stage
+    inputs = int(stage.attribute("inputs_per_prompt", 1))
     work = StageWork(
         stage=stage.name,
         op=stage.op,
         role=stage.model,
         architecture=context.architectures.get(stage.model),
         framework=context.framework,
-        engine_class=context.engine_class,
-        prompts=context.prompts,
-        samples_per_prompt=context.samples_per_prompt,
+        engine_class=context.class_for(stage.op.value, stage.model) if context.class_for else context.engine_class,
+        prompts=math.ceil(context.prompts * inputs * float(stage.attribute("oversampling", 1.0))),
+        samples_per_prompt=int(stage.attribute("samples_per_prompt", context.samples_per_prompt)),
         minibatches=context.minibatches if stage.op is Op.TRAIN else 1,
         epochs=context.epochs if stage.op is Op.TRAIN else 1,
-        prompt_tokens=context.prompt_tokens,
-        response_tokens=context.response_tokens,
+        prompt_tokens=_own_lengths(stage, "prompt") or context.prompt_tokens,
+        response_tokens=_own_lengths(stage, "response") or context.response_tokens,
         head=str(stage.attribute("head", "logits")),
         trained=trained,
         lora_rank=0 if stage.attribute("adapter", "on") == "off" else served_rank,
@@ -118,6 +168,10 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
         double_buffered=stage.op is Op.GENERATE and distance > 1,
         samples_in_flight_steps=max(1, distance),
         passes=_passes(stage, graph),
+        turns=int(stage.attribute("turns", 1)),
+        observation_tokens=float(stage.attribute("observation_tokens", 0.0)),
+        turn_cpu_seconds=float(answering.attribute("cpu_seconds_per_sample", 0.0)),
+        turn_workers_per_node=int(answering.attribute("workers_per_node", 1)),
     )
     return _part(work, stage) if stage.op is Op.GENERATE else work
 
@@ -152,6 +206,15 @@ def _passes(stage: Stage, graph: Graph) -> int:
     tails = [edge for edge in chunked if graph.stage(edge.source).attribute(SAMPLES) == "tail"]
     streamed = max((edge.chunks for edge in chunked if edge not in tails), default=1)
     return max(streamed, 2 if tails else 1)
+
+
+def _own_lengths(stage: Stage, key: str) -> Lengths | None:
+    """Return the lengths that a stage's attributes state, if they do."""
+    longest = int(stage.attribute(f"{key}_max", 0))
+    if not longest:
+        return None
+    p99 = float(stage.attribute(f"{key}_p99", 0.0))
+    return Lengths.from_figures(float(stage.attribute(f"{key}_mean")), longest, p99 or None)
 
 
 def _engine_flags(stage: Stage, served_rank: int, weight_distance: int) -> frozenset[str]:

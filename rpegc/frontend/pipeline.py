@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, to_document
 from rpegc.errors import InputError, SourcePosition
-from rpegc.frontend.presets import trained_roles
+from rpegc.frontend.presets import loss_of, overlong_buffer, oversampling_of, trained_roles
 from rpegc.frontend.schema import PipelineSpec
 from rpegc.frontend.schema_stage import ModelSpec
 from rpegc.frontend.schema_workload import LengthsSpec
 from rpegc.frontend.yaml_source import KeyPath, YamlDocument
-from rpegc.hardware import Machine
+from rpegc.hardware import Machine, Pool
 from rpegc.lengths import Lengths
 from rpegc.rewrite import Allowance, ModelFacts, WorkloadFacts
 
@@ -25,13 +25,14 @@ Histogram = tuple[tuple[int, int], ...]
 class Pipeline:
     """A validated pipeline with its models and its machine.
 
-    `architectures` has one entry per role. `histograms` holds the content of histogram files by workload key
-    ("prompt_tokens", "response_tokens"). `document` is None when the pipeline was restored from a plan.
+    `machine` is that of the first of `pools`, which trains. `architectures` has one entry per role. `histograms` holds
+    the content of histogram files by workload key ("prompt_tokens", "response_tokens"). `document` is None when the
+    pipeline was restored from a plan.
     """
 
     spec: PipelineSpec
     architectures: Mapping[str, Architecture]
-    machine: Machine
+    pools: tuple[Pool, ...]
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     document: YamlDocument | None = field(default=None, compare=False, repr=False)
 
@@ -62,9 +63,19 @@ class Pipeline:
         return self.spec.workload.prompts_per_step * self.spec.workload.samples_per_prompt
 
     @property
+    def machine(self) -> Machine:
+        """The machine of the pool that trains, which is the whole cluster where it has no pools."""
+        return self.pools[0].machine
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the plan may use, of all pools."""
+        return sum(pool.nodes for pool in self.pools)
+
+    @property
     def gpus(self) -> int:
-        """GPUs that the plan may use."""
-        return self.spec.cluster.nodes * self.machine.gpus_per_node
+        """GPUs that the plan may use, of all pools."""
+        return sum(pool.gpus for pool in self.pools)
 
     @property
     def site(self) -> str:
@@ -127,6 +138,8 @@ class Pipeline:
                 max_positions=architecture.max_positions,
                 like=self.spec.models[role].like or "",
                 lora_rank=self.lora_rank(role),
+                recurrent_layers=architecture.recurrent_layers,
+                sink_layers=architecture.sink_layers,
             )
         return facts
 
@@ -144,7 +157,7 @@ class Pipeline:
             mean_prompt_tokens=self.prompt_lengths().mean,
             mean_response_tokens=self.response_lengths().mean,
             kl_coefficient=training.kl.coefficient,
-            kl_where=training.kl.where if penalised else "none",
+            kl_where=loss_of(self.spec).kl_where if penalised else "none",
         )
 
     def allowance(self) -> Allowance:
@@ -160,12 +173,26 @@ class Pipeline:
     def resolved(self) -> dict[str, Any]:
         """Return the whole pipeline as plain JSON, every default filled in, self-contained and in a fixed order.
 
-        Beside the keys of the pipeline file it holds `architectures` (each role's model in numbers) and `histograms`.
+        Beside the keys of the pipeline file it holds `architectures` (each role's model in numbers), `histograms` and
+        `loss` (the words of `rpegc.frontend.presets.recipe.Loss`, prompts generated for each one trained on, and the
+        punishment of long responses).
         """
         document: dict[str, Any] = self.spec.model_dump(mode="json", by_alias=True)
+        loss, training = loss_of(self.spec), document["training"]
+        training["clip"] = list(loss.clip)
+        training["kl"] |= {"where": loss.kl_where, "estimator": loss.kl_estimator}
+        buffer_tokens, penalty = overlong_buffer(self.spec)
+        document["loss"] = {
+            "kind": loss.kind,
+            "aggregation": loss.aggregation,
+            "advantages": loss.advantages,
+            "oversampling": oversampling_of(self.spec),
+            "overlong_buffer_tokens": buffer_tokens,
+            "overlong_penalty": penalty,
+        }
         document["cluster"]["site"] = self.site
         document["models"] = {role: self.model(role).model_dump(mode="json") for role in self.roles}
         document["target_overrides"] = dict(sorted(document["target_overrides"].items()))
-        document["architectures"] = {role: asdict(self.architectures[role]) for role in self.roles}
+        document["architectures"] = {role: to_document(self.architectures[role]) for role in self.roles}
         document["histograms"] = {key: [list(pair) for pair in self.histograms[key]] for key in sorted(self.histograms)}
         return document

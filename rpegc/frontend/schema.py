@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from rpegc.frontend.presets import preset_names
 from rpegc.frontend.schema_cluster import AllowSpec, ClusterSpec, Objective, Target
 from rpegc.frontend.schema_errors import first_error
 from rpegc.frontend.schema_fields import Block, Identifier, Name, OverrideKey, Text
@@ -39,6 +40,8 @@ class PipelineSpec(Block):
     """What the plan makes small."""
     target: Target = "verl"
     """What the plan is launched with."""
+    engine: Text | None = None
+    """The training engine, where the target has several (verl: `fsdp`, `megatron`); absent = the planner's choice."""
     target_overrides: dict[OverrideKey, bool | int | float | Text | tuple[bool | int | float | Text, ...]] = Field(
         default_factory=dict
     )
@@ -59,4 +62,6 @@ def validate_document(document: YamlDocument) -> PipelineSpec:
 
 def pipeline_json_schema() -> dict[str, Any]:
     """Return the JSON schema of pipeline files, for editors and for `rpegc schema`."""
-    return PipelineSpec.model_json_schema(by_alias=True)
+    schema = PipelineSpec.model_json_schema(by_alias=True)
+    schema["properties"]["algorithm"]["enum"] = list(preset_names())
+    return schema

@@ -11,7 +11,7 @@ from rpegc import __version__
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.cost.work_depth import stage_work_flops
-from rpegc.hardware import Machine
+from rpegc.hardware import Machine, Pool
 from rpegc.ir.fusion import units
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.meaning import CARRIES, SAMPLES, TAIL_SHARE, staleness_bound
@@ -23,6 +23,7 @@ from rpegc.plan import (
     Plan,
     PlannedRewrite,
     PlannedStage,
+    PoolDevices,
     SearchRecord,
     Staleness,
     Target,
@@ -58,6 +59,8 @@ class Request:
     max_staleness: int
     partial_rollout: bool
     idle_reason: str
+    pools: tuple[Pool, ...] = ()
+    pool_limits: Mapping[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]] | None = None
 
 
 def assemble(request: Request, outcome: Outcome) -> Plan:
@@ -72,7 +75,9 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     choice = unfolded(graph, choice)
     meshes = bind_meshes(graph, winner.variant.problem, choice)
     stages = bind_stages(graph, tables, choice, meshes)
-    memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes, request.node_terms)
+    memory = bind_memory(
+        graph, tables, choice, meshes, request.capacities_bytes, request.node_terms, request.pool_limits
+    )
     schedule = BoundSchedule(graph, choice, stages, meshes, math.ceil(period))
     period_s = float(period) / 1000.0
     assert winner.cost, "a winner has a cost"
@@ -87,7 +92,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         seed=request.seed,
         pipeline=request.pipeline,
         graph=graph,
-        knobs=knobs_of_graph(graph),
+        knobs=knobs_of_graph(graph) | ({"engine": graph.engine} if graph.engine else {}),
         transitions=_transitions(graph, stages),
         period_s=period_s,
         period_interval_s=schedule.interval_s(),
@@ -126,6 +131,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
             memory_shortest=min((p.fit_probability for p in memory), default=1.0),
             devices=devices,
             stages=stages,
+            measurement=schedule.best_measurement(),
         ),
         bottleneck=schedule.bottleneck(period_s),
     )
@@ -150,16 +156,32 @@ def _staleness(graph: Graph) -> Staleness:
 
 
 def _devices(request: Request, meshes: Mapping[int, Mesh]) -> Devices:
-    """The nodes that the launch asks for: up to the last one a mesh reaches."""
-    per_node = request.machine.gpus_per_node
-    nodes = max(mesh.first_node + mesh.nodes for mesh in meshes.values())
+    """The nodes that the launch asks for: up to the last one a mesh reaches, in each pool."""
+    machines = [("", request.machine), *((pool.name, pool.machine) for pool in request.pools)]
+    found = [
+        _pool_devices(name, machine, tuple(mesh for mesh in meshes.values() if mesh.pool == name))
+        for name, machine in machines[bool(request.pools) :]
+    ]
+    return Devices(
+        " and ".join(dict.fromkeys(pool.hardware for pool in found)),
+        sum(pool.nodes for pool in found),
+        sum(pool.gpus for pool in found),
+        found[0].gpus_per_node,
+        sum(pool.idle_gpus for pool in found),
+        tuple(found) if request.pools else (),
+    )
+
+
+def _pool_devices(name: str, machine: Machine, meshes: tuple[Mesh, ...]) -> PoolDevices:
+    per_node = machine.gpus_per_node
+    nodes = max((mesh.first_node + mesh.nodes for mesh in meshes), default=0)
     busy = {
         (node, gpu)
-        for mesh in meshes.values()
+        for mesh in meshes
         for node in range(mesh.first_node, mesh.first_node + mesh.nodes)
         for gpu in range(mesh.first_gpu, mesh.first_gpu + mesh.gpus_per_node)
     }
-    return Devices(request.machine.name, nodes, nodes * per_node, per_node, nodes * per_node - len(busy))
+    return PoolDevices(name, machine.name, nodes, nodes * per_node, per_node, nodes * per_node - len(busy))
 
 
 def _tokens(request: Request) -> float:
@@ -230,6 +252,8 @@ def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
         graph = attempt.variant.graph
         difference = {"placement": _placement(graph), "staleness": str(staleness_bound(graph))}
         difference |= _structure_difference(graph, winner.variant.graph)
+        if graph.engine:
+            difference["engine"] = graph.engine
         if attempt.weight != winner.weight:
             difference["nodes"] = str(attempt.variant.problem.cluster.nodes)
         if attempt.solution.period is not None:
@@ -264,15 +288,26 @@ def _assumptions(stages: tuple[PlannedStage, ...], request: Request) -> tuple[As
         for name, term in stage.terms.items()
         if term.provenance == "assumed" and term.seconds >= 0.01 * stage.seconds > 0
     ]
-    accelerator = request.machine.accelerator
-    for name in ("hbm_bytes", "gemm_sustained", "attention_forward_asymptote", "hbm_bandwidth"):
+    machines = [pool.machine for pool in request.pools] or [request.machine]
+    named = dict.fromkeys(machine.accelerator for machine in machines)
+    names = ("hbm_bytes", "gemm_sustained", "attention_forward_asymptote", "hbm_bandwidth")
+    for accelerator, name in ((one, name) for one in named for name in names):
         figure = getattr(accelerator, name)
         rows.append(Assumption(f"{accelerator.name}: {name}", f"{figure.value:.4g}", figure.provenance, figure.source))
     return tuple(rows)
 
 
+def _runs_far_ahead(request: Request) -> bool:
+    changes = request.pipeline["allow"]["model_changes"]
+    return "minibatches-by-completion" in changes and "reuse-rollout-logprobs" in changes
+
+
 def _warnings(
-    request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
+    request: Request,
+    memory_shortest: float,
+    devices: Devices,
+    stages: tuple[PlannedStage, ...],
+    measurement: tuple[str, float, float] | None,
 ) -> tuple[str, ...]:
     lines = []
     if devices.nodes < request.nodes:
@@ -284,20 +319,29 @@ def _warnings(
         lines.append(f"{devices.idle_gpus} of {devices.gpus} allocated GPUs are idle")
     if memory_shortest < 0.99:
         lines.append(f"memory is tight: the plan fits with probability {memory_shortest:.3f}")
-    if request.max_staleness > 1:
+    if request.max_staleness > 1 and request.target.name == "verl" and not _runs_far_ahead(request):
         lines.append(
-            f"{request.target.name} has modes for a staleness of 0 and 1 only: max_staleness 2 and above add nothing"
+            "verl runs more than one step ahead in separate-async alone, which needs `allow.model_changes: "
+            "[minibatches-by-completion, reuse-rollout-logprobs]`: max_staleness 2 and above add nothing without it"
         )
     if request.partial_rollout:
         lines.append(f"partial_rollout is allowed, but {request.target.name} has no mode for it here")
-    if "gh200" in request.machine.name:
+    if any("gh200" in name for name in (request.machine.name, *(pool.machine.name for pool in request.pools))):
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    if measurement is not None:
+        stage, before, after = measurement
+        lines.append(
+            f"timing `{stage}` once on this machine would narrow the interval of the step most: its ends would lie a "
+            f"factor {after:.1f} apart, not {before:.1f}"
+        )
+    for role, model in request.pipeline["architectures"].items():
+        lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]
     if request.pipeline.get("data") is None:
         lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
-    if any(stage.op == Op.FORWARD and stage.model == "reward" for stage in stages) and request.target.name == "verl":
-        lines.append(
-            "verl serves the reward model with vLLM: its time is that of a sharded pass, its memory not planned"
-        )
+    for role, what in (("reward", "the reward model"), ("teacher", "the teacher")):
+        served = any(stage.op == Op.FORWARD and stage.model == role for stage in stages)
+        if served and request.target.name == "verl":
+            lines.append(f"verl serves {what} with vLLM: its time is that of a sharded pass, its memory not planned")
     if any("lora" in work.engine_flags for work in request.works.values()):
         lines.append("rollout with adapters is priced from engines of early 2025: today's may be several times faster")
     if request.pipeline["training"].get("learning_rate") is None:

@@ -14,6 +14,9 @@ from rpegc.plan import PlannedStage
 from rpegc.search.solver.problem import Choice
 from rpegc.target import Mesh
 
+MEASURED = (0.9, 1.1)
+"""Interval of a stage that was timed on the machine itself: steps of one run vary by about a tenth."""
+
 
 class BoundSchedule:
     """A plan's order of stages, whose period can be evaluated again at other stage times."""
@@ -52,8 +55,15 @@ class BoundSchedule:
         ends = [edge.source for edge in self._graph.into(name)] + [edge.target for edge in self._graph.out_of(name)]
         return tuple(self._meshes[end] for end in ends if end in self._meshes)
 
-    def _at(self, side: int | None) -> PeriodResult | None:
-        scale = {unit: Fraction(1 if side is None else s.interval[side]) for unit, s in self._stages.items()}
+    def _at(self, side: int | None, measured: str = "") -> PeriodResult | None:
+        """Evaluate the period with every stage at one side of its interval, or at its own time (None).
+
+        The unit `measured` has the interval of a measurement.
+        """
+        scale = {
+            unit: Fraction(1 if side is None else (MEASURED if unit == measured else stage.interval)[side])
+            for unit, stage in self._stages.items()
+        }
         seconds = {unit: Fraction(self._milliseconds[unit]) * factor for unit, factor in scale.items()}
         curves = {
             unit: [Fraction(math.ceil(done * 1000.0 - 1e-6)) * scale[unit] for done in stage.completion]
@@ -61,6 +71,23 @@ class BoundSchedule:
             if stage.completion
         }
         return evaluate(self._graph, seconds, self._windings, curves)
+
+    def best_measurement(self) -> tuple[str, float, float] | None:
+        """Return the stage whose measurement narrows the period's interval most, and high over low before and after.
+
+        None where no measurement narrows it by a tenth.
+        """
+        low, high = self.interval_s()
+        before = high / low if low > 0 else 1.0
+        found: tuple[str, float, float] | None = None
+        for unit in self._stages:
+            ends = [self._at(side, unit) for side in (0, 1)]
+            after = before
+            if ends[0] is not None and ends[1] is not None and ends[0].period > 0:
+                after = float(ends[1].period / ends[0].period)
+            if after < 0.9 * before and (found is None or after < found[2]):
+                found = (unit, before, after)
+        return found
 
     def interval_s(self) -> tuple[float, float]:
         """Return the period with every stage at the low end of its interval, and at the high end (fully correlated)."""

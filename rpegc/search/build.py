@@ -15,7 +15,7 @@ from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.search.sharing import sharing_of, weights_of
 from rpegc.search.solver import problem as integer
 from rpegc.search.tabulate import Tables
-from rpegc.target import FloatArray, IntArray, MeshClass, Tie
+from rpegc.target import FloatArray, IntArray, MeshClass, Tie, packed
 from rpegc.units import MIB
 
 MEMORY_UNIT_BYTES = 256 * MIB
@@ -55,8 +55,17 @@ def build(
     ladder: tuple[integer.Template, ...],
     cluster: MeshClass,
     capacities_bytes: tuple[float, float],
+    pool_capacities: Mapping[str, tuple[float, float]] | None = None,
 ) -> integer.Problem:
-    """Build the integer problem of one variant; `capacities_bytes` are those of one GPU and of one node's host."""
+    """Build the integer problem of one variant; `capacities_bytes` are those of one GPU and of one node's host.
+
+    The problem knows one capacity. Where pools have others (`pool_capacities`), their bytes are scaled so that what
+    fills theirs fills the problem's; no mesh lies in two pools, so that bytes of unlike scale never meet.
+    """
+    scales = {
+        pool: tuple(whole / max(own, 1.0) for whole, own in zip(capacities_bytes, capacities, strict=True))
+        for pool, capacities in (pool_capacities or {}).items()
+    }
     numbering: dict[SignatureKey, int] = {}
     stages: list[integer.Stage] = []
     unit = unit_names(graph)
@@ -76,7 +85,7 @@ def build(
             streams = any(edge.chunks > 1 for edge in timed.out_of(name))
             whole = _Unit(name, members, sharing.roles_of(name), name in seen, streams)
             cells = {
-                index: _cell(whole, tables, mesh, tied, numbering, tie_keys)
+                index: _cell(whole, tables, mesh, tied, numbering, tie_keys, scales.get(mesh.pool, (1.0, 1.0)))
                 for index, mesh in enumerate(tables.meshes)
                 if mesh in tables.cells[stage.name]
             }
@@ -115,11 +124,12 @@ def _cell(
     ties: tuple[Tie, ...],
     numbering: dict[SignatureKey, int],
     tie_keys: dict[tuple[int, ...], int],
+    scale: tuple[float, ...],
 ) -> integer.Cell:
     """Quantise one unit's table. Units whose signature nobody else can see all share one, so that more rows prune."""
     members = tuple(tables.cells[stage.name][mesh] for stage in unit.members)
     table, op, index = members[0], unit.members[0].op, tables.meshes.index(mesh)
-    factor = margin(op)
+    factor, host_factor = margin(op) * scale[0], scale[1]
     pairs = table.signatures if unit.visible else ((("stage", -1),),) * len(table.signatures)
     numbers = np.array([numbering.setdefault((index, key), len(numbering)) for key in pairs], dtype=np.int64)
     completion = _completion(members, unit.streams)
@@ -134,7 +144,7 @@ def _cell(
         weights=to_units(shared * factor),
         resident=to_units(resident * factor),
         working=to_units(working * factor),
-        host=to_units(sum((member.bytes("host") for member in members), start=np.zeros(table.rows))),
+        host=to_units(sum((member.bytes("host") for member in members), start=np.zeros(table.rows)) * host_factor),
         signature=numbers[table.signature],
         ties=np.stack(columns, axis=1) if columns else np.zeros((table.rows, 0), dtype=np.int64),
         layout=np.arange(table.rows, dtype=np.int64),
@@ -159,9 +169,10 @@ def _tie_column(unit: str, table: PriceTable, tie: Tie, tie_keys: dict[tuple[int
     """Number the values of the tied fields of each row, equally for every stage of the tie."""
     if unit not in tie.stages:
         return np.zeros(table.rows, dtype=np.int64)
-    values = np.stack([np.asarray(table.layouts[name], dtype=np.int64) for name in tie.fields], axis=1)
-    unique, inverse = np.unique(values, axis=0, return_inverse=True)
-    keys = [tie_keys.setdefault(tuple(int(v) for v in row), len(tie_keys)) for row in unique]
+    columns = [np.asarray(table.layouts[name], dtype=np.int64) for name in tie.fields]
+    _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
+    rows = np.stack([column[first] for column in columns], axis=1)
+    keys = [tie_keys.setdefault(tuple(row), len(tie_keys)) for row in rows.tolist()]
     return np.asarray(keys, dtype=np.int64)[inverse.reshape(-1)]
 
 

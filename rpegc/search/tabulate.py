@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,11 @@ class Tables:
     cells: Mapping[str, Mapping[MeshClass, PriceTable]]
     functions: Mapping[str, tuple[TimeTerm, ...]]
     layouts: int
+
+
+def pool_of(stage: Stage) -> str:
+    """Return the pool of a cluster of unlike machines that a stage runs in."""
+    return "rollout" if stage.op is Op.GENERATE else "train"
 
 
 class TableCache:
@@ -77,28 +82,33 @@ def tabulate(
     graph: Graph,
     works: Mapping[str, StageWork],
     facts: Mapping[str, dict[str, int | float]],
-    rules: Mapping[str, tuple[Rule, ...]],
+    rules: Callable[[str, str], tuple[Rule, ...]],
     meshes: tuple[MeshClass, ...],
     machine: Machine,
     cache: TableCache,
+    pools: Mapping[str, Machine] | None = None,
 ) -> Tables:
     """Price every legal layout of every stage on every mesh class.
 
-    `facts[stage]` are the context columns of a stage, `rules[op]` the target's rules.
+    `facts[stage]` are the context columns of a stage, `rules(op, role)` the target's rules. With `pools` a stage is
+    priced on the mesh classes of its pool alone, on that pool's machine; functions run on the hosts of `machine`'s.
     """
     cells: dict[str, dict[MeshClass, PriceTable]] = {}
     functions: dict[str, tuple[TimeTerm, ...]] = {}
     layouts = 0
     for stage in graph.stages:
         if stage.op is Op.FUNCTION:
-            functions[stage.name] = price_function(works[stage.name], max(m.nodes for m in meshes), machine)
+            hosts = [mesh.nodes for mesh in meshes if mesh.pool in ("", "train")]
+            functions[stage.name] = price_function(works[stage.name], max(hosts), machine)
         if not stage.op.on_gpus:
             continue
         cells[stage.name] = {}
         for mesh in meshes:
-            table = cache.table(
-                stage, works[stage.name], mesh, machine, facts[stage.name], rules.get(stage.op.value, ())
-            )
+            if pools and mesh.pool != pool_of(stage):
+                continue
+            here = pools[mesh.pool] if pools else machine
+            ruled = rules(stage.op.value, stage.model)
+            table = cache.table(stage, works[stage.name], mesh, here, facts[stage.name], ruled)
             if table is not None:
                 layouts += table.rows
                 cells[stage.name][mesh] = table

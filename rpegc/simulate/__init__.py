@@ -9,12 +9,12 @@ How drawn lengths change a stage's seconds, term by term (an approximation: a st
 * `tail` of a `generate` stage follows the longest response, less the length that starts the tail; `prefill` follows the
   mean prompt, every other term of the stage the mean response.
 * terms of `train` and `forward` stages follow the step's tokens, but for what is done once however many there are.
-* functions and weight syncs keep their seconds.
+* functions, weight syncs and stages with lengths of their own keep their seconds.
 
 So the spread is that of the lengths alone: attention grows linearly instead of with the square, micro-batches are not
 packed again, functions, network and kernels do not vary, and the plan's 80 % interval (how wrong prices may be) is not
 in it. With many more samples than an engine has room for, the last to finish need not be the longest: there `tail`
-varies too much. Prices take lengths as independent; here those of a prompt correlate, so that the longest is shorter.
+varies too much. Lengths of one prompt correlate here as in the prices of generation.
 """
 
 from __future__ import annotations

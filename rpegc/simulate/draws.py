@@ -41,12 +41,15 @@ class Draws:
         self._usual: dict[_Part, _Usual] = {}
         self._parts = {stage.name: _part_of(stage) for stage in plan.graph.of_op(Op.GENERATE)}
         self._drawn: dict[tuple[_Part, int], _Factors] = {}
+        self._own = {stage.name for stage in plan.graph.stages if stage.attribute("response_max")}
 
     def change_s(self, stage: PlannedStage, step: int) -> float:
         """Return by how many seconds a stage takes longer in a step than planned."""
+        if stage.name in self._own:
+            return 0.0
         factors = self._factors(self._parts.get(stage.name, _WHOLE), step)
         if stage.op == Op.GENERATE:
-            special = {"tail": factors.tail, "prefill": factors.prompt}
+            special = {"tail": factors.tail, "prefill": factors.prompt, "environment": 1.0}
             return sum(t.seconds * (special.get(name, factors.response) - 1.0) for name, t in stage.terms.items())
         if stage.op in (Op.TRAIN, Op.FORWARD):
             varying = sum(term.seconds for name, term in stage.terms.items() if name not in _PER_UPDATE)
