@@ -17,7 +17,7 @@ NATIVE := $(CACHE)/native
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate proofs proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate exactness scaling proofs proof-slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
@@ -84,6 +84,12 @@ figures: $(STAMP)  ## measure what README states: search time, gap, memory, star
 
 validate: $(STAMP)  ## prices against published measurements; fails where a family got worse than listed
 	$(BIN)/rpegc validate --expected --html out/validation.html
+
+exactness: $(STAMP)  ## integer program against exhaustive search on 500 random pipelines with all structures
+	$(BIN)/python benchmarks/exactness.py
+
+scaling: $(STAMP)  ## the joint search on 256 to 16,384 GPUs, with its size menu, gap and memory
+	$(BIN)/python benchmarks/scaling.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
 	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py

@@ -52,6 +52,12 @@ RECURRENCE_SHARE = assumed(
 KERNEL_LAUNCH_S = assumed(6.0 * MICROSECOND, "launch of one kernel from the host")
 KERNELS_PER_LAYER = assumed(26.0, "kernels of one dense layer and direction")
 KERNELS_PER_MOE_LAYER = assumed(45.0, "kernels of one MoE layer and direction")
+QUANTIZED_WEIGHT_BYTES = Figure(
+    1.0, "spec", "weights gathered in INT8 blocks: half of BF16 (ZeRO++, arXiv 2306.10209, section 3.1)"
+)
+QUANTIZED_GRADIENT_BYTES = Figure(
+    1.0, "spec", "gradients reduced in INT4 by all-to-all: a quarter of FP32 on the wire (ZeRO++, section 3.3)"
+)
 LAYER_GATHER_S = fitted(120.0 * MICROSECOND)
 
 # Device memory.

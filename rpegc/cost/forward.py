@@ -34,5 +34,7 @@ def price_forward(
     framework_terms(bill, shape.constants.forward_factor)
     onload_terms(bill, local, transfers=1.0)
     fixed = shape.constants.update_s
-    bill.add("fixed", np.full(shape.rows, fixed.value), np.zeros(shape.rows), fixed.provenance, fixed.source)
+    bill.add(
+        "fixed", np.full(shape.rows, fixed.value * shape.updates), np.zeros(shape.rows), fixed.provenance, fixed.source
+    )
     return finish(bill, local, layouts)

@@ -153,6 +153,58 @@ def sync_seconds(
     unknown framework.
     Source: fitted to published verl logs and its checkpoint-engine ablation; other frameworks assumed from them.
     """
+    source = sending_side(work, machine, source_mesh, source_signatures)
+    target = receiving_side(work, target_mesh, target_signatures)
+    return sync_between(work, machine, framework, source, target, link, constants)
+
+
+@dataclass(frozen=True, slots=True)
+class SendingSide:
+    """What a sync costs because of where it comes from, one value a signature."""
+
+    mesh: MeshClass
+    signatures: tuple[Signature, ...]
+    gather: FloatArray
+    onload: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingSide:
+    """What a sync costs because of where it goes, one value a signature."""
+
+    mesh: MeshClass
+    signatures: tuple[Signature, ...]
+    load: FloatArray
+    wakes: BoolArray
+
+
+def sending_side(work: StageWork, machine: Machine, mesh: MeshClass, signatures: tuple[Signature, ...]) -> SendingSide:
+    """Return the source's share of `sync_seconds`. Raises ValueError for a stage without a model."""
+    if work.architecture is None:
+        raise ValueError(f"{work.stage} has no model, hence no weights to move")
+    moved_bytes = BF16_BYTES.value * work.architecture.parameters
+    gather = _gather_seconds(machine, mesh, signatures, moved_bytes)
+    return SendingSide(mesh, signatures, gather, _onload_seconds(machine, signatures, work.architecture.parameters))
+
+
+def receiving_side(work: StageWork, mesh: MeshClass, signatures: tuple[Signature, ...]) -> ReceivingSide:
+    """Return the target's share of `sync_seconds`; `work` is that of the source. Raises ValueError as above."""
+    if work.architecture is None:
+        raise ValueError(f"{work.stage} has no model, hence no weights to move")
+    load = _quantise_seconds(signatures, BF16_BYTES.value * work.architecture.parameters)
+    return ReceivingSide(mesh, signatures, load, _column(signatures, "kind", GENERATION) == GENERATION)
+
+
+def sync_between(
+    work: StageWork,
+    machine: Machine,
+    framework: str,
+    source: SendingSide,
+    target: ReceivingSide,
+    link: Link | None = None,
+    constants: SyncConstants | None = None,
+) -> PairTable:
+    """Return `sync_seconds` from its two sides, which many pairs share."""
     if constants is None and framework not in SYNC_CONSTANTS:
         raise InputError(f"no weight sync is known for framework `{framework}`", None, guess(framework, SYNC_CONSTANTS))
     if work.architecture is None:
@@ -160,28 +212,26 @@ def sync_seconds(
     constants = constants or SYNC_CONSTANTS[framework]
     moved_bytes = BF16_BYTES.value * work.architecture.parameters
     tensors = tensor_count(work.architecture)
+    gather, onload, load = source.gather[:, None], source.onload[:, None], target.load[None, :]
 
-    gather = _gather_seconds(machine, source_mesh, source_signatures, moved_bytes)[:, None]
-    onload = _onload_seconds(machine, source_signatures, work.architecture.parameters)[:, None]
-    load = _quantise_seconds(target_signatures, moved_bytes)[None, :]
-
-    wakes = _column(target_signatures, "kind", GENERATION)[None, :] == GENERATION
+    wakes = target.wakes[None, :]
     same = np.where(wakes, constants.same_fixed_s.value, 0.0) + tensors * constants.same_tensor_s.value
     same = same + np.maximum(moved_bytes / constants.same_bandwidth.value, gather) + onload + load
-    same = np.where(_equal(source_signatures, target_signatures), 0.0, same)
+    if source.mesh == target.mesh:  # stages on one mesh have one mesh class
+        same = np.where(_equal(source.signatures, target.signatures), 0.0, same)
 
     nic = link.bandwidth if link else machine.network.nic_bandwidth.value * machine.network.nic_efficiency.value
     hop_s = link.hop_s if link else machine.network.latency_per_hop_s.value
-    wire = moved_bytes / min(constants.across_bandwidth.value, nic) / _receivers(constants, target_signatures)
+    wire = moved_bytes / min(constants.across_bandwidth.value, nic) / _receivers(constants, target.signatures)
     buckets = np.ceil(moved_bytes / BUCKET_BYTES.value)
-    hops = buckets * target_mesh.nodes * hop_s
+    hops = buckets * target.mesh.nodes * hop_s
     across = constants.across_fixed_s.value + tensors * constants.across_tensor_s.value + hops
     across = across + (wire if constants.in_parallel else np.maximum(wire, gather)) + onload + load
     figure = constants.across_bandwidth
-    source = f"{constants.same_bandwidth.source}; {figure.source}"
+    origin = f"{constants.same_bandwidth.source}; {figure.source}"
     if link:
         return PairTable(across, same, link.provenance, f"{link.source}; {figure.source}")
-    return PairTable(across, same, figure.provenance, source)
+    return PairTable(across, same, figure.provenance, origin)
 
 
 def tensor_count(architecture: Architecture) -> float:
