@@ -1,8 +1,8 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
 # Budget in minutes on two cores, from nothing (CI runs check, test and the figures; in all under 40):
-#   environment 2   check 2   test 12   figures 3   |   proofs 15 (installs torch), proof-slurm 3 (installs SLURM
-#   with apt-get, as root); neither is part of CI yet
+#   environment 2   check 2   test 12   figures 3   |   proofs 15 (installs torch), proof-deepspeed 8 (installs torch),
+#   proof-slurm 8 (installs SLURM with apt-get, as root, and uses that environment); none is part of CI yet
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,10 +13,10 @@ STAMP  := $(VENV)/.installed
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format golden figures proofs proof-slurm clean
+.PHONY: help demo test check lint types format golden figures proofs proof-deepspeed proof-slurm clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -53,10 +53,14 @@ figures: $(STAMP)  ## measure what README states: search time, gap, memory, star
 	$(BIN)/python benchmarks/figures.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_deepspeed.py \
+		--ignore=tests/test_deepspeed_proof.py
+
+proof-deepspeed: $(STAMP)  ## DeepSpeed and TRL train with the emitted files on CPUs (about 1.5 GB)
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_deepspeed_proof.py tests/test_openrlhf_flavour.py
 
 proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_deepspeed.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

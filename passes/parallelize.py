@@ -25,6 +25,8 @@ TILES: Mapping[str, tuple[str, Callable[[int, ModelFacts], bool]]] = {
 class Parallelize:
     """Attach to each GPU stage the values of each layout field that space, target and model have in common.
 
+    Where the target has a menu of its own for a field, that stands for the space's list.
+
     Law: only domains are added, so no rewrite is recorded. A dense model has no experts to split: `ep` and `etp` are 1
     whatever the space lists. Raises `InputError` if the space lists no value that is left.
     """
@@ -50,7 +52,7 @@ def _values(stage: Stage, field: str, context: Context) -> tuple[Scalar, ...]:
     if field in ("ep", "etp") and model.experts == 0:
         return (1,)
     key = (stage.op.value, field)
-    listed = tuple(dict.fromkeys(context.space[key]))
+    listed = tuple(dict.fromkeys(context.capabilities.menus.get(key, context.space[key])))
     accepted = context.capabilities.field_values.get(key, listed)
     both = tuple(value for value in listed if value in accepted)
     law, tiles = TILES.get(field, ("", lambda value, model: True))

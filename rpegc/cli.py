@@ -43,13 +43,17 @@ def compile_command(
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
     ] = 0.01,
+    flavour: Annotated[
+        str,
+        typer.Option("--flavour", help="Trainer on deepspeed: trl or openrlhf.", show_default="pipeline's"),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
     from rpegc.compiler import Options, compile_to_folder
     from rpegc.report.terminal import console, summary
 
-    options = Options(space=space, seed=seed, tolerance=tolerance)
+    options = Options(space=space, seed=seed, tolerance=tolerance, flavour=flavour)
     with console(stderr=True).status("reading") as status:
         plan, folder = compile_to_folder(pipeline, output, options, status.update)
     if as_json:

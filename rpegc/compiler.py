@@ -27,7 +27,7 @@ from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
 from rpegc.hardware import Machine, load_machine, machine_names
-from rpegc.ir.graph import Graph, Op
+from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
 from rpegc.plan import Plan, Simulation, Target
@@ -58,12 +58,16 @@ SIMULATED_RESPONSES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver."""
+    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver, flavour.
+
+    `flavour` stands for the pipeline's `target_flavour`; "" leaves that.
+    """
 
     space: str = "default"
     seed: int = 1
     tolerance: float = 0.01
     solver: Solver = solve_ilp
+    flavour: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +103,22 @@ class Setting:
 
     def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
         """Return, for every stage with a layout, the context columns that rules may read."""
-        gpu = [stage.name for stage in graph.stages if stage.op.on_gpus]
-        return {name: stage_facts(works[name], self.work, self.machine) for name in gpu}
+        gpu = [stage for stage in graph.stages if stage.op.on_gpus]
+        apart = {stage.name: _apart(stage, gpu) for stage in gpu}
+        return {
+            name: {**stage_facts(works[name], self.work, self.machine), "apart": int(alone)}
+            for name, alone in apart.items()
+        }
 
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
         """The mesh classes of the space."""
         return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
+
+
+def _apart(stage: Stage, others: list[Stage]) -> bool:
+    """Whether no other stage on GPUs may sit on any mesh of this one."""
+    return bool(stage.meshes) and all(other is stage or not set(stage.meshes) & set(other.meshes) for other in others)
 
 
 def compile_to_folder(
@@ -165,7 +178,8 @@ def write_trace(plan: Plan, path: Path) -> None:
 
 def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     """Gather what a pipeline and options say into one setting."""
-    backend = backends.backend(pipeline.spec.target)
+    pipeline = pipeline.with_flavour(options.flavour)
+    backend = _backend(pipeline)
     load_site(pipeline.site, pipeline.position(("cluster", "site")))
     try:
         backend.check_pipeline(pipeline.resolved())
@@ -189,6 +203,14 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     )
     context = Context(models, workload, pipeline.allowance(), space.values, capabilities)
     return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
+
+
+def _backend(pipeline: Pipeline) -> Backend:
+    """Return the backend of a pipeline's target and flavour; InputError, at its line, if there is none."""
+    try:
+        return backends.backend(pipeline.spec.target, pipeline.spec.target_flavour or "")
+    except TargetRefusal as refusal:
+        raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
 
 
 def structures(setting: Setting) -> tuple[Graph, ...]:
@@ -229,11 +251,25 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     """Price and solve the structures; the outcome's winner is None if nothing fits."""
     cache = TableCache()
     progress("pricing")
-    variants = tuple(variant_of(setting, graph, cache) for graph in graphs)
+    variants = _variants(setting, graphs, cache)
     progress("searching")
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
     return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
+
+
+def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
+    """Price the structures; one without a legal layout is left out as long as another has some."""
+    variants: list[Variant] = []
+    problems: list[InputError | NothingFits] = []
+    for graph in graphs:
+        try:
+            variants.append(variant_of(setting, graph, cache))
+        except (InputError, NothingFits) as problem:
+            problems.append(problem)
+    if not variants:
+        raise problems[0]
+    return tuple(variants)
 
 
 def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:

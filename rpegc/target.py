@@ -6,6 +6,7 @@ NumPy array per field, so that a rule, a price or a filter is one expression ove
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -242,8 +243,10 @@ class Capabilities:
     """What a target can express: placements, allowed values per stage kind and field, rules, ties and rewrites.
 
     `field_values[(op, field)]` lists the values the target accepts for a field in stages of that op ("train",
-    "forward", "generate"); an absent entry leaves the search space's own list. `engine_class` names the family of
-    constants that prices use ("fsdp", "megatron"). `structures` names the passes that the target can express.
+    "forward", "generate"); an absent entry leaves the search space's own list. `menus[(op, field)]` is tried in
+    place of the space's list: for fields whose values the target itself decides, or that it batches in another form.
+    `engine_class` names the family of constants that prices use ("fsdp", "megatron"). `structures` names the passes
+    that the target can express.
     """
 
     name: str
@@ -254,3 +257,4 @@ class Capabilities:
     rules: Mapping[str, tuple[Rule, ...]]
     ties: tuple[Tie, ...]
     structures: frozenset[str]
+    menus: Mapping[tuple[str, str], tuple[Any, ...]] = dataclasses.field(default_factory=dict)

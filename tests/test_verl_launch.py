@@ -15,8 +15,8 @@ from verl_launches import emitted
 from verl_plans import colocated_grpo, lora, one_step_off, ppo
 
 from backends import backend
+from backends.launching import object_store_bytes, slurm_time
 from backends.site import load_site, site_names
-from backends.verl.launch import object_store_bytes, slurm_time
 from backends.verl.request import request_of
 from rpegc.errors import InputError
 from rpegc.plan import MemoryPhase, Plan

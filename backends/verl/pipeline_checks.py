@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from backends.layout_rules import VLLM_MAXIMUM_LORA_RANK
+from backends.roles import PLACES, PRESET_STAGES, places_hint
 from backends.verl.overrides import overrides_of
 from backends.verl.request import KL_ESTIMATORS, PRECISIONS, Request
-from backends.verl.roles import PLACES, PLACES_HINT, PRESET_STAGES
-from backends.verl.rules import VLLM_MAXIMUM_LORA_RANK
 from backends.verl.run import possible_runs
 from rpegc.emit import TargetRefusal
 
@@ -68,7 +68,7 @@ def _stages(request: Request) -> Iterator[TargetRefusal]:
         part = PLACES.get((op, role))
         if part is None:
             message = f"stages.{name}: verl has no place for `{op}` of the model `{role}`"
-            yield TargetRefusal(message, path, PLACES_HINT)
+            yield TargetRefusal(message, path, places_hint("verl"))
         elif part in taken:
             message = f"stages.{name}: verl has one place for {part}, already taken by {taken[part]} [{TRAINER}]"
             yield TargetRefusal(message, path, f"name the stage `{taken[part]}` to put it in its place")

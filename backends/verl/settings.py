@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from backends.owners import PLACED, Fix
+from backends.roles import Parts, Sharded
 from backends.verl.capabilities import ONE_STEP_OFF
 from backends.verl.hydra import Override, Raw, Value
-from backends.verl.owners import FIXED, PLACED, Fix
+from backends.verl.owners import FIXED
 from backends.verl.request import KL_ESTIMATORS, Request, anchored
-from backends.verl.roles import Parts, Sharded
 from backends.verl.run import Run
 from rpegc.emit import slug
 from rpegc.target import Mesh

@@ -41,12 +41,14 @@ class FrameworkConstants:
     the layer terms that selective recompute repeats, with shares. `update_s`: fixed seconds of an optimizer update.
     `fp8_gemm`, `fp8_experts`: FP8 over BF16 asymptote of dense and grouped products, under the flag "fp8".
     `score_bytes` (forward, backward): traffic per attention score where attention is not fused; 0 where it is.
-    `imbalance`: share of the unbalanced spread between data-parallel ranks that remains. `full_shard_from`: the ZeRO
-    level from which weights are gathered per layer. `known_on`: GPU types with published rows of this class.
+    `padded`: every sequence of a step is computed at the length of the longest. `imbalance`: share of the unbalanced
+    spread between data-parallel ranks that remains. `full_shard_from`: the ZeRO level from which weights are gathered
+    per layer. `known_on`: GPU types with published rows of this class.
 
     Memory: `logit_memory_*` bytes per logit at the peak, `mlp_memory` bytes per token and MLP channel of the layer
     being recomputed, `selective_memory` share of activations that selective recompute keeps, `master_bytes` per weight
-    that stays between steps.
+    that stays between steps. `host_update`: an offloaded optimizer also steps on the host's cores, so that its states
+    never come to the GPU.
     """
 
     name: str
@@ -84,6 +86,8 @@ class FrameworkConstants:
     mlp_memory: Figure
     selective_memory: Figure
     master_bytes: Figure
+    padded: bool = False
+    host_update: bool = False
 
 
 def gpu_type(accelerator: str) -> str:

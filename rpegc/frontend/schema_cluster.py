@@ -15,6 +15,7 @@ A test holds that these are the passes of class `model`; the frontend itself imp
 Site = Literal["alps", "isambard", "generic"]
 Objective = Literal["step_time", "gpu_hours", "usd"]
 Target = Literal["verl", "deepspeed", "native"]
+TargetFlavour = Literal["trl", "openrlhf"]
 
 
 class ClusterSpec(Block):

@@ -1,0 +1,47 @@
+"""The deepspeed backend: TRL's GRPOTrainer on DeepSpeed, started by torch.distributed.run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backends.deepspeed.capabilities import VERSION, capabilities, ties_for
+from backends.deepspeed.checks import check_plan
+from backends.deepspeed.launch import launch_files
+from backends.deepspeed.pipeline_checks import check_pipeline
+from backends.site import load_site
+from rpegc.emit import Facts, Files
+from rpegc.plan import Plan
+from rpegc.target import Capabilities, Tie
+
+if TYPE_CHECKING:
+    from rpegc.ir.graph import Graph
+
+
+class TrlBackend:
+    """See `rpegc.emit.Backend`."""
+
+    name = "deepspeed"
+    version = VERSION
+
+    def capabilities(self, version: str = "", lora_rank: int = 0) -> Capabilities:
+        """Return what TRL on DeepSpeed can express; InputError for another version than the pinned one."""
+        return capabilities(version or VERSION)
+
+    def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
+        """Return the stages that share one training engine, or one micro-batch."""
+        return ties_for(graph)
+
+    def check_pipeline(self, pipeline: Mapping[str, Any]) -> None:
+        """Raise TargetRefusal for anything in a resolved pipeline that no plan on TRL could carry out."""
+        check_pipeline(pipeline)
+
+    def check(self, plan: Plan, facts: Facts | None = None) -> None:
+        """Raise InputError for anything in the plan that TRL, DeepSpeed or vLLM would refuse or crash on."""
+        check_plan(plan, facts)
+
+    def emit(self, plan: Plan, site: str = "", facts: Facts | None = None) -> Files:
+        """Return the launch files of a plan; raises InputError as `check` does, and for an unknown site."""
+        profile = load_site(site or plan.pipeline["cluster"].get("site") or "generic")
+        check_plan(plan, facts)
+        return launch_files(plan, profile)

@@ -1,0 +1,46 @@
+"""The flavour `openrlhf` of the target deepspeed: command lines for OpenRLHF, which runs DeepSpeed and vLLM on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backends.openrlhf.capabilities import DEEPSPEED_VERSION, capabilities, ties_for
+from backends.openrlhf.checks import check_pipeline, check_plan
+from backends.openrlhf.launch import launch_files
+from backends.site import load_site
+from rpegc.emit import Facts, Files
+from rpegc.plan import Plan
+from rpegc.target import Capabilities, Tie
+
+if TYPE_CHECKING:
+    from rpegc.ir.graph import Graph
+
+
+class OpenRlhfBackend:
+    """See `rpegc.emit.Backend`."""
+
+    name = "deepspeed"
+    version = DEEPSPEED_VERSION
+
+    def capabilities(self, version: str = "", lora_rank: int = 0) -> Capabilities:
+        """Return what OpenRLHF can express; InputError for another DeepSpeed than the one it pins."""
+        return capabilities(version or DEEPSPEED_VERSION)
+
+    def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
+        """Return the stages that share one setting of OpenRLHF."""
+        return ties_for(graph)
+
+    def check_pipeline(self, pipeline: Mapping[str, Any]) -> None:
+        """Raise TargetRefusal for anything in a resolved pipeline that no plan on OpenRLHF could carry out."""
+        check_pipeline(pipeline)
+
+    def check(self, plan: Plan, facts: Facts | None = None) -> None:
+        """Raise InputError for anything in the plan that OpenRLHF would refuse or crash on."""
+        check_plan(plan, facts)
+
+    def emit(self, plan: Plan, site: str = "", facts: Facts | None = None) -> Files:
+        """Return the launch files of a plan; raises InputError as `check` does, and for an unknown site."""
+        profile = load_site(site or plan.pipeline["cluster"].get("site") or "generic")
+        check_plan(plan, facts)
+        return launch_files(plan, profile)
