@@ -9,11 +9,13 @@ VENV   ?= .venv
 CACHE  ?= $(if $(RPEGC_CACHE),$(RPEGC_CACHE),.cache)
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The native engine's environment holds torch (CPU build, about 1 GB): kept apart, and kept between runs.
+NATIVE := $(CACHE)/native
 
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format golden figures proofs proof-deepspeed proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures proofs proof-deepspeed proof-slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -29,6 +31,26 @@ environment: $(STAMP)  ## make the environment and install rpegc into it
 demo: $(STAMP)  ## set up, compile the first example, show the plan
 	$(BIN)/rpegc compile examples/grpo_qwen3_8b.yaml --output out/qwen3-8b-grpo
 	$(BIN)/rpegc inspect out/qwen3-8b-grpo
+
+$(NATIVE)/.installed: pyproject.toml constraints-native.txt
+	$(PYTHON) -m venv $(NATIVE)
+	$(NATIVE)/bin/python -m pip install --quiet --upgrade pip
+	$(NATIVE)/bin/python -m pip install --quiet --constraint constraints-native.txt torch $(TORCH_INDEX)
+	$(NATIVE)/bin/python -m pip install --quiet --constraint constraints.txt --constraint constraints-native.txt --editable '.[native]' pytest
+	touch $@
+
+demo-native: $(STAMP) $(NATIVE)/.installed  ## the native engine learns a task from nothing on two cores (3 minutes)
+	$(NATIVE)/bin/python examples/native/copy_task.py out/copy-task
+	$(BIN)/rpegc compile examples/native/copy.yaml --output out/native-copy
+	rm -rf out/native-copy-run
+	PATH="$(abspath $(NATIVE)/bin):$$PATH" PYTHONPATH=. RPEGC_RUN_DIR=out/native-copy-run bash out/native-copy/launch/run.sh
+	$(BIN)/python examples/native/curve.py out/native-copy-run 0.2 0.8
+
+proof-native: $(NATIVE)/.installed  ## the native engine's guarantees, each a test (about 12 minutes on two cores)
+	PYTHONPATH=. $(NATIVE)/bin/python -m pytest -m native -p no:cacheprovider tests/native
+
+proof-native-short: $(NATIVE)/.installed  ## the same on fewer layouts and steps (under 3 minutes)
+	PYTHONPATH=. $(NATIVE)/bin/python -m pytest -m 'native and not long' -p no:cacheprovider tests/native
 
 test: $(STAMP)  ## all tests, with verl's own configuration check (level L0)
 	$(BIN)/python -m pytest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rpegc.emit import Backend, TargetRefusal
 from rpegc.errors import InputError, guess
 
-FLAVOURS: dict[str, tuple[str, ...]] = {"deepspeed": ("trl", "openrlhf"), "verl": ()}
+FLAVOURS: dict[str, tuple[str, ...]] = {"deepspeed": ("trl", "openrlhf"), "native": (), "verl": ()}
 """The trainers that a target has, the first by default; none where there is only one."""
 
 
@@ -28,6 +28,10 @@ def backend(name: str, flavour: str = "") -> Backend:
         from backends.verl import VerlBackend  # imported late: `rpegc --help` must not pay for templates
 
         return VerlBackend()
+    if name == "native":
+        from backends.native import NativeBackend
+
+        return NativeBackend()
     if flavour == "openrlhf":
         from backends.openrlhf import OpenRlhfBackend
 

@@ -111,6 +111,24 @@ class PipelineRequest:
         return int(longest)
 
 
+STAGE_KEYS = ("samples_per_prompt", "oversampling", "prompt_tokens", "response_tokens", "turns")
+"""Keys of a stage of the user's that neither TRL nor OpenRLHF can carry out: every stage has the step's sequences."""
+
+
+def odd_stages(request: PipelineRequest) -> Iterator[TargetRefusal]:
+    """Yield a refusal for each stage that works on other sequences than the step's, or in several turns."""
+    for name, stage in request.get("stages", {}).items():
+        for key in STAGE_KEYS:
+            if stage is not None and stage.get(key) is not None:
+                message = (
+                    f"stages.{name}.{key}: {request.target} runs every stage on the step's own sequences, in one turn"
+                )
+                yield TargetRefusal(message, ("stages", name, key), "leave it out, or use another target")
+    if request.get("training.overlong") is not None:
+        message = f"training.overlong: {request.target} launches are not written for a punishment of long responses"
+        yield TargetRefusal(message, ("training", "overlong"), "leave it out, or write `target: verl`")
+
+
 def texts_of(request: PipelineRequest) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the texts of the user's that a launch carries, with their places in the pipeline."""
     paths = [("name",), ("reward", "function")]

@@ -15,6 +15,7 @@ PLACES: dict[tuple[str, str], str] = {
     ("forward", "reference"): "reference",
     ("forward", "reward"): "reward",
     ("forward", "critic"): "values",
+    ("forward", "teacher"): "teacher",
     ("train", "critic"): "critic",
     ("train", "actor"): "actor",
 }
@@ -28,13 +29,15 @@ PRESET_STAGES = {
     "reward": "reward",
     "values": "values",
     "critic": "update_critic",
+    "teacher": "teacher",
 }
 """The stage of our presets that plays each part. A test holds that these are their names."""
 
 
 def places_hint(target: str) -> str:
     """Return what a target has places for."""
-    return f"{target} generates with `actor`, trains `actor` and `critic`, scores with these, `reference` and `reward`"
+    scoring = "`reference`, `reward` and `teacher`" if target == "verl" else "`reference` and `reward`"
+    return f"{target} generates with `actor`, trains `actor` and `critic`, scores with these, {scoring}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Parts:
     critic: Sharded | None
     values: Sharded | None
     reward: Sharded | None
+    teacher: Sharded | None = None
 
     @property
     def actor_passes(self) -> tuple[str, ...]:
@@ -118,6 +122,7 @@ def parts_of(plan: Plan, target: str = "verl") -> Parts:
         critic=_sharded(plan, found.get("critic")),
         values=_sharded(plan, found.get("values")),
         reward=_sharded(plan, found.get("reward")),
+        teacher=_sharded(plan, found.get("teacher")),
     )
 
 
@@ -148,9 +153,12 @@ def _sharded_required(plan: Plan, stage: PlannedStage) -> Sharded:
     return Sharded(stage.name, stage.layout, plan.mesh(stage.mesh))
 
 
-def stand_ins(request: PipelineRequest, critic: bool) -> Parts:
-    """Return parts with layouts of no meaning, for what is known before the search; a reward model has its own pool."""
-    pool, judges = Mesh("pool", 0, 1, 0, 1), Mesh("judges", 1, 1, 0, 1)
+def stand_ins(request: PipelineRequest, critic: bool, teacher: bool = False) -> Parts:
+    """Return parts with layouts of no meaning, for what is known before the search.
+
+    Reward model and teacher have pools of their own.
+    """
+    pool, judges, teachers = Mesh("pool", 0, 1, 0, 1), Mesh("judges", 1, 1, 0, 1), Mesh("teachers", 2, 1, 0, 1)
     names = _stage_names(request)
 
     def sharded(part: str, wanted: bool = True, mesh: Mesh = pool) -> Sharded | None:
@@ -165,6 +173,7 @@ def stand_ins(request: PipelineRequest, critic: bool) -> Parts:
         critic=sharded("critic", critic),
         values=sharded("values", critic),
         reward=sharded("reward", request.get("models.reward") is not None, judges),
+        teacher=sharded("teacher", teacher, teachers),
     )
 
 

@@ -81,6 +81,10 @@ def misfits(graph: Graph, pattern: PlacementPattern) -> Iterator[str]:
     for name in pattern.forbids:
         if fired(graph, name):
             yield f"`{pattern.name}` cannot express the rewrite {name}"
+    roles = {stage.model for stage in graph.stages}
+    for value, role in pattern.refuses.items():
+        if any(edge.value == value for edge in graph.edges) and (not role or role in roles):
+            yield f"`{pattern.name}` cannot carry the value `{value}`" + (f" beside a model `{role}`" if role else "")
     for stage in graph.stages:
         if stage.op.on_gpus and not homes_of(pattern, stage):
             yield f"`{pattern.name}` has no place for `{stage.name}` ({stage.op.value} of {stage.model})"

@@ -85,7 +85,8 @@ class NothingFits(RpegcError):
 def guess(word: str, allowed: Iterable[str]) -> str | None:
     """Return a sentence that lists what is allowed and, if one is close, what was probably meant."""
     names = sorted(set(allowed))
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, names, n=5, cutoff=0.6)
+    close.sort(key=lambda name: sorted(name) != sorted(word))  # two letters the wrong way round are the likeliest slip
     listing = ", ".join(names) if len(names) <= 40 else f"{len(names)} names; see `rpegc list`"
     if close:
         return f"did you mean `{close[0]}`? allowed: {listing}"

@@ -37,11 +37,13 @@ class Accelerator:
     """One GPU.
 
     `peak_*` dense FLOP/s of the data sheet; `hbm_bytes` what the driver reports; `hbm_bandwidth` B/s of the data sheet,
-    `hbm_achieved` of element-wise kernels. `gemm_*`: asymptote of short kernel runs and in training (FLOP/s), B/s of a
-    bandwidth-bound GEMM, sizes at which each dimension reaches half of the asymptote, launch seconds. `attention_*`:
-    asymptotes of short kernel runs and in training (FLOP/s, causal forward), sequence length and waves at half of the
-    asymptote, launch seconds, and the factor on the rate at head size 64. `eff_weights`, `eff_kv`: shares of
-    `hbm_bandwidth` reached by reads of weights and KV cache in decoding. `power_limit_watts`: as the site sets it.
+    `hbm_achieved` of element-wise kernels; `l2_*` size and bandwidth of the cache as a GEMM sees them. `gemm_*`:
+    asymptote of short kernel runs and in training (FLOP/s), B/s of a bandwidth-bound GEMM, launch seconds, and the
+    curve of `rpegc.cost.gemm`. `attention_*`: asymptotes of short kernel runs and in training (FLOP/s, causal forward),
+    sequence length and waves at half of the asymptote, launch seconds, and the factor on the rate at head size 64.
+    `*_power_loss`: how much longer kernels of many milliseconds run than short ones. `kv_write_*`: what an engine takes
+    to put keys and values into its cache. `eff_weights`, `eff_kv`: shares of `hbm_bandwidth` reached by reads of
+    weights and KV cache in decoding. `power_limit_watts`: as the site sets it.
     """
 
     name: str
@@ -54,16 +56,24 @@ class Accelerator:
     gemm_asymptote: Figure
     gemm_sustained: Figure
     gemm_bandwidth: Figure
-    gemm_m0: Figure
-    gemm_n0: Figure
-    gemm_k0: Figure
     gemm_launch_s: Figure
+    gemm_tile_half: Figure
+    gemm_tile_launch_s: Figure
+    gemm_tile_s: Figure
+    gemm_split_traffic: Figure
+    gemm_power_loss: Figure
+    l2_bytes: Figure
+    l2_bandwidth: Figure
     attention_table_asymptote: Figure
     attention_forward_asymptote: Figure
     attention_table_s0: Figure
     attention_table_w0: Figure
     attention_training_s0: Figure
     attention_launch_s: Figure
+    attention_power_loss: Figure
+    kv_write_head_s: Figure
+    kv_write_token_s: Figure
+    kv_write_bandwidth: Figure
     attention_small_head_factor: Figure
     eff_weights: Figure
     eff_kv: Figure

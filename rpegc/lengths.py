@@ -105,6 +105,22 @@ class Lengths:
         return cls._through_p99(mean, p99, max)
 
     @classmethod
+    def from_figures(cls, mean: float, max: int, p99: float | None = None) -> Lengths:
+        """Return the lengths with this mean, longest and, if given, 99th percentile. Raises `LengthsError`."""
+        return cls.from_mean(mean, max) if p99 is None else cls.from_mean_p99(mean, p99, max)
+
+    def scaled(self, share: float) -> Lengths:
+        """Return the lengths times a share between 0 and 1, at least 1 token."""
+        _require(0.0 < share <= 1.0, f"a share of a length must lie above 0 and at most at 1: {share:g} given")
+        counts: dict[int, float] = {}
+        for tokens, weight in zip(self.counts, self.shares, strict=True):
+            short = int(np.maximum(np.rint(tokens * share), 1))
+            counts[short] = counts.get(short, 0.0) + weight
+        longest = int(np.maximum(np.rint(self.max * share), 1))
+        median = float(np.maximum(self.median * share, 1.0))
+        return Lengths(median, self.spread, longest, tuple(counts), tuple(counts.values()))
+
+    @classmethod
     def _through_p99(cls, mean: float, p99: float, max: int) -> Lengths:
         """Find the smallest spread whose lognormal through the percentile has the mean."""
 

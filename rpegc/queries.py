@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rpegc.errors import InputError, guess
 from rpegc.frontend.expand import expand
 from rpegc.frontend.hf_config import load_architecture
 from rpegc.frontend.load import load_pipeline
-from rpegc.frontend.presets import preset_names
+from rpegc.frontend.presets import all_presets
 from rpegc.hardware import load_machine, machine_names
 from rpegc.ir.text import print_graph
 from rpegc.ir.work_depth import step_work_depth
@@ -50,6 +51,12 @@ def _hardware() -> Iterator[Row]:
         }
 
 
+def _presets() -> Iterator[Row]:
+    for preset in all_presets().values():
+        papers = re.findall(r"arXiv ([\d.]+\d)", preset.source)
+        yield {"name": preset.name, "what": preset.what, "arXiv": ", ".join(papers)}
+
+
 def _names(names: Iterable[str]) -> Iterator[Row]:
     return ({"name": name} for name in names)
 
@@ -57,7 +64,7 @@ def _names(names: Iterable[str]) -> Iterator[Row]:
 LISTS: dict[str, Callable[[], Iterator[Row]]] = {
     "models": _models,
     "hardware": _hardware,
-    "presets": lambda: _names(preset_names()),
+    "presets": _presets,
     "passes": lambda: ({"name": p.name, "class": p.semantics} for p in passes.default_passes()),
     "backends": lambda: ({"name": n, "version": backends.backend(n).version} for n in backends.backend_names()),
     "spaces": lambda: _names(search_spaces.space_names()),
@@ -82,7 +89,11 @@ def check_file(path: Path) -> tuple[str, ...]:
         f"  {pipeline.spec.algorithm} on {pipeline.spec.cluster.nodes} nodes of {pipeline.machine.name}",
     ]
     for role, architecture in pipeline.architectures.items():
-        lines.append(f"  {role}: {architecture.name}, {format_count(architecture.parameters)} parameters")
+        active = ""
+        if architecture.experts:
+            active = f", {format_count(architecture.active_parameters)} of them active"
+        lines.append(f"  {role}: {architecture.name}, {format_count(architecture.parameters)} parameters{active}")
+        lines += [f"    not priced: {what}" for what in architecture.left_out]
     lines.append(
         f"  {workload.sequences_per_step} sequences a step, mean {workload.mean_response_tokens:.0f} response tokens, "
         f"{workload.updates_per_step} optimizer updates"

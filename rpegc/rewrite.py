@@ -23,7 +23,8 @@ bounded. `model`: another model, estimator or sample selection."""
 class ModelFacts:
     """What passes and rules may know of a role's model: its sizes, and the adapter rank it is trained with (0: none).
 
-    `like` names the role whose weights this role starts from ("" if it has its own).
+    `like` names the role whose weights this role starts from ("" if it has its own). `recurrent_layers` carry a state
+    along the sequence, `sink_layers` have a learned softmax offset per head: both restrict how a sequence may be split.
     """
 
     role: str
@@ -37,6 +38,8 @@ class ModelFacts:
     max_positions: int
     like: str = ""
     lora_rank: int = 0
+    recurrent_layers: int = 0
+    sink_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ How drawn lengths change a stage's seconds, term by term (an approximation: a st
 * `tail` of a `generate` stage follows the longest response, less the length that starts the tail; `prefill` follows the
   mean prompt, every other term of the stage the mean response.
 * terms of `train` and `forward` stages follow the step's tokens, but for what is done once however many there are.
-* functions and weight syncs keep their seconds.
+* functions, weight syncs and stages with lengths of their own keep their seconds.
 
 So the spread is that of the lengths alone: attention grows linearly instead of with the square, micro-batches are not
 packed again, functions, network and kernels do not vary, and the plan's 80 % interval (how wrong prices may be) is not
@@ -330,6 +330,7 @@ class _Draws:
         self._longest = self._response.expected_maximum(self._prompts * self._samples)  # as the prices take it
         self._means = self._prompt.mean, self._response.mean
         self._seed = seed
+        self._own = {stage.name for stage in plan.graph.stages if stage.attribute("response_max")}
         self._drawn: dict[int, _Factors] = {}
 
     def seconds(self, stage: PlannedStage, step: int) -> float:
@@ -337,9 +338,15 @@ class _Draws:
         if step not in self._drawn:
             self._drawn[step] = self._draw(step)
         factors, op = self._drawn[step], stage.op
-        if op == Op.GENERATE:
+        if stage.name in self._own:
+            change = 0.0
+        elif op == Op.GENERATE:
             change = sum(
-                term.seconds * ({"tail": factors.tail, "prefill": factors.prompt}.get(name, factors.response) - 1.0)
+                term.seconds
+                * (
+                    {"tail": factors.tail, "prefill": factors.prompt, "environment": 1.0}.get(name, factors.response)
+                    - 1.0
+                )
                 for name, term in stage.terms.items()
             )
         elif op in (Op.TRAIN, Op.FORWARD):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -82,18 +82,18 @@ class EngineLayout:
 
 Layout = ShardedLayout | EngineLayout
 
-SHARDED_FIELDS = tuple(field.name for field in fields(ShardedLayout))
-ENGINE_FIELDS = tuple(field.name for field in fields(EngineLayout))
+SHARDED_FIELDS = tuple(entry.name for entry in fields(ShardedLayout))
+ENGINE_FIELDS = tuple(entry.name for entry in fields(EngineLayout))
 
 
 def columns_of(layouts: list[Any], mesh: MeshClass) -> dict[str, NDArray[Any]]:
     """Turn layouts of one kind, on one mesh class, into columns (words become indices)."""
     columns: dict[str, NDArray[Any]] = {}
-    for field in fields(layouts[0]):
-        values = [getattr(layout, field.name) for layout in layouts]
-        if field.name in WORDS:
-            values = [WORDS[field.name].index(value) for value in values]
-        columns[field.name] = np.asarray(values)
+    for entry in fields(layouts[0]):
+        values = [getattr(layout, entry.name) for layout in layouts]
+        if entry.name in WORDS:
+            values = [WORDS[entry.name].index(value) for value in values]
+        columns[entry.name] = np.asarray(values)
     return with_mesh(columns, mesh)
 
 
@@ -110,11 +110,11 @@ def layout_at(columns: Columns, row: int) -> Layout:
     """Return one row of a table as a layout."""
     kind: type[ShardedLayout] | type[EngineLayout] = EngineLayout if "replicas" in columns else ShardedLayout
     values: dict[str, Any] = {}
-    for field in fields(kind):
-        value = columns[field.name][row].item()
-        values[field.name] = WORDS[field.name][value] if field.name in WORDS else value
-        if isinstance(field.default, bool):
-            values[field.name] = bool(value)
+    for entry in fields(kind):
+        value = columns[entry.name][row].item()
+        values[entry.name] = WORDS[entry.name][value] if entry.name in WORDS else value
+        if isinstance(entry.default, bool):
+            values[entry.name] = bool(value)
     return kind(**values)
 
 
@@ -224,7 +224,7 @@ class PlacementPattern:
     on; an empty tuple is no place at all. `mode` is the target's own word for the launch mode (empty if it has none).
     With `barrier` no stage of a step starts before the step before has ended. `weight_distance` bounds the distance
     of weights -> generate that this pattern supports, (low, high). `requires` / `forbids` name rewrites that the mode
-    implies or cannot express.
+    implies or cannot express. `refuses` names values that it cannot carry beside a stage of a role ("": at all).
     """
 
     name: str
@@ -234,6 +234,7 @@ class PlacementPattern:
     weight_distance: tuple[int, int] = (1, 1)
     requires: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
+    refuses: Mapping[str, str] = field(default_factory=dict)
     barrier: bool = False
     source: str = ""
 

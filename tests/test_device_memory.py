@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_training import price_row, rows, summary
+from measured_training import cases, price_case, summary
 from training_examples import DENSE, FULLY_SHARDED, LAYOUTS, MESH, MOE, forward, train, work_of
 
 from rpegc.cost.table import PriceTable
@@ -23,17 +23,17 @@ def _bytes(table: PriceTable, name: str, row: int = 0) -> float:
 
 def test_peaks_match_printed_rows() -> None:
     errors: dict[str, list[float]] = {}
-    for row in rows("training_memory.csv"):
-        error = _peak(price_row(row)) / GIB / float(row["peak_gib"]) - 1.0
-        errors.setdefault(row["family"].split()[0], []).append(error)
+    for case in cases(memory=True):
+        errors.setdefault(case.framework.split()[0], []).append(_peak(price_case(case)) / case.peak_bytes - 1.0)
     everything = [error for values in errors.values() for error in values]
     for family, values in [*errors.items(), ("all", everything)]:
         median, p90, bias = summary(values)
         print(f"{family}: {len(values)} rows, median {median:.1%}, p90 {p90:.1%}, bias {bias:+.1%}")
-    assert len(everything) == 41
-    assert summary(errors["prime-rl"])[0] <= 0.05
-    assert summary(everything)[0] <= 0.08
-    assert abs(summary(everything)[2]) <= 0.04
+    assert len(everything) >= 41
+    for family in ("prime-rl", "torchtitan"):
+        assert summary(errors[family])[0] <= 0.06
+    assert summary(everything)[1] <= 0.10
+    assert abs(summary(everything)[2]) <= 0.03
 
 
 @pytest.mark.parametrize("architecture", [DENSE, MOE], ids=["dense", "moe"])

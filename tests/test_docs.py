@@ -137,7 +137,7 @@ def limits_of(kind: str) -> dict[str, float]:
     """Read the limits that the type column states."""
     if kind in NAMED:
         return dict(NAMED[kind])
-    between = re.fullmatch(r"whole number, ([\d,]+) to ([\d,]+)", kind)
+    between = re.fullmatch(r"(?:whole number,|number from) ([\d,]+) to ([\d,]+)", kind)
     if between:
         low, high = (int(number.replace(",", "")) for number in between.groups())
         return {"minimum": low, "maximum": high}
@@ -148,10 +148,16 @@ def limits_of(kind: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_stage_of_a_preset_is_described_with_its_values(preset: str) -> None:
-    models = "models: {actor: {config: Qwen/Qwen3-8B}, reference: {like: actor}, reward: {like: actor}"
-    models += ", critic: {like: actor}}\n" if preset == "ppo" else "}\n"
-    text = in_place_of(COMPLETE[0], f"algorithm: {preset}\n{models}training: {{kl: {{coefficient: 0.1}}}}\n")
+    roles = {"dpo": ["reference"], "distill": ["reward", "teacher"]}.get(preset, ["reference", "reward"])
+    roles += ["critic"] * (preset == "ppo")
+    models = ", ".join(["actor: {config: Qwen/Qwen3-8B}", *(f"{role}: {{like: actor}}" for role in roles)])
+    coefficient = 0.0 if preset == "distill" else 0.1
+    lines = f"algorithm: {preset}\nmodels: {{{models}}}\ntraining: {{kl: {{coefficient: {coefficient}}}}}\n"
+    text = in_place_of(COMPLETE[0], lines)
+    if preset == "dpo":
+        text = text.replace("samples_per_prompt: 16", "samples_per_prompt: 2").replace("reward: {", "# {")
     described = sections()["Presets"]
+    assert preset in described, f"docs/pipeline.md has no row for the preset {preset}"
     for recipe in stage_recipes(pipeline_from_text(text).spec):
         does, uses, makes, _ = described[recipe.name]
         assert does.startswith(str(recipe.op))

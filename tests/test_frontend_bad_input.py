@@ -47,7 +47,7 @@ EDITS = [
         "algorithm: gpro",
         "2:12",
         "`gpro`, which is no preset",
-        "did you mean `grpo`? allowed: grpo, ppo",
+        "did you mean `grpo`? allowed: cispo, dapo, distill, dpo, dr-grpo, grpo, gspo, online-dpo, ppo, reinforce++",
     ),
     # numbers
     ("nodes: 2", "nodes: 0", "12:40", "`cluster.nodes` is `0`, but must be at least 1", ""),

@@ -104,7 +104,8 @@ def test_a_judge_that_generates_takes_the_place_of_the_verifier(pipeline_text: s
     graph = graph_of(
         text
         + "stages:\n"
-        + "  ask_judge: {op: generate, model: judge, in: [sequences], out: [verdicts]}\n"
+        + "  ask_judge:\n    {op: generate, model: judge, in: [sequences], out: [verdicts],\n"
+        + "    prompt_tokens: {mean: 900, max: 6000}, response_tokens: {mean: 200, max: 1024}}\n"
         + "  parse: {op: function, in: [verdicts], out: [rewards], cpu_seconds_per_sample: 0.001}\n"
     )
     assert graph.stage("ask_judge").op is Op.GENERATE
@@ -167,7 +168,10 @@ def test_a_wrong_stage_is_refused_at_its_place(
 
 
 def test_a_circle_within_a_step_names_its_stages(pipeline_text: str) -> None:
-    stages = "stages: {rollout: {op: generate, model: actor, in: [advantages], out: [sequences, behaviour_logprobs]}}\n"
+    stages = (
+        "stages:\n  rollout: {op: generate, model: actor, in: [prompts, advantages], "
+        "out: [sequences, behaviour_logprobs]}\n"
+    )
     with pytest.raises(InputError, match="rollout -> verify -> advantages -> rollout"):
         pipeline_from_text(pipeline_text + stages)
 

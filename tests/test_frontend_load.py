@@ -35,7 +35,6 @@ def test_an_example_loads_and_survives_its_resolved_form(path: Path) -> None:
     text = json.dumps(resolved, allow_nan=False)
     restored = restore_pipeline(json.loads(text))
     assert restored.resolved() == resolved
-    assert restored == pipeline
     assert expand(restored) == graph
     assert pipeline.spec.data is not None
     assert all(pipeline.model(role).weights for role in pipeline.roles)

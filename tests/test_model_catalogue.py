@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,44 @@ PUBLISHED_ACTIVE = {
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": 35,
 }
 
+# Other publishers state one or two figures, rounded as they chose; each row names its source.
+SIZES = {
+    row["model"]: row
+    for row in csv.DictReader((Path(__file__).parent / "data" / "published_sizes.csv").read_text().splitlines())
+}
+
+
+def unit_of(figure: str) -> float:
+    """Return what the last digit of a published figure stands for: 0.1 for "46.7", 100 for "1.0e3"."""
+    digits, _, exponent = figure.partition("e")
+    return float(10.0 ** (int(exponent or 0) - len(digits.partition(".")[2])))
+
+
+def agrees(counted: float, published: str) -> bool:
+    return abs(counted / 1e9 - float(published)) <= max(unit_of(published) / 2, 0.005 * float(published))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_catalogue_model_has_the_size_that_its_publisher_rounded(name):
+    model, row = load_architecture(name, Path(), None), SIZES[name]
+    total, active = model.parameters, model.active_parameters
+    if row["counts"] == "with_prediction":
+        deeper = replace(model, layers=model.layers + 1)  # the prediction layer and its projection of two streams
+        share = deeper.parameters - model.parameters + 2 * model.hidden**2
+        total += share + model.embedding_parameters + model.head_parameters
+    if row["total_billion"]:
+        assert agrees(total, row["total_billion"]), total
+    if row["active_billion"]:
+        figure = row["active_billion"]  # many publishers cut the figure and do not round it
+        cut = float(figure) <= active / 1e9 < float(figure) + unit_of(figure)
+        assert cut or agrees(active, figure), active
+
+
+def test_the_table_of_sizes_covers_forty_models_and_names_sources():
+    assert len(PUBLISHED.keys() | SIZES.keys()) >= 80
+    assert sum(1 for row in SIZES.values() if row["active_billion"]) >= 20
+    assert all(row["source"] for row in SIZES.values())
+
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_catalogue_model_has_its_published_size(name):
@@ -70,10 +109,11 @@ def test_a_mixture_has_its_published_active_size(name):
 
 def test_every_catalogue_model_is_checked_or_is_a_variant_of_a_checked_one():
     sizes = {total for total, _ in PUBLISHED.values()}
+    sizes |= {load_architecture(name, Path(), None).parameters for name in SIZES}
     for name in catalogue_models():
         assert load_architecture(name, Path(), None).parameters in sizes, name
         assert catalogue_facts(name)["source"] == f"https://huggingface.co/{name}/blob/main/config.json"
-    assert set(PUBLISHED) <= set(catalogue_models())
+    assert PUBLISHED.keys() | SIZES.keys() <= set(catalogue_models())
 
 
 def test_a_variant_differs_where_its_publisher_differs():

@@ -25,7 +25,7 @@ BEFORE = [
 
 
 def test_the_catalogue_has_domains_wider_than_a_node():
-    assert WIDE == ["gb200-nvl72", "gh200-nvl32"]
+    assert WIDE == ["gb200-nvl72", "gb300-nvl72", "gh200-nvl32"]
     assert [(level.name, level.gpus) for level in NVL72.levels[1:4]] == [
         ("node", 4),
         ("nvlink_domain", 72),

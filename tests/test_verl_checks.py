@@ -98,7 +98,7 @@ REFUSED: list[tuple[str, Callable[[], Plan], str]] = [
     ("no old log-probs", lambda: without(colocated_grpo(), "old_logprobs"), "recomputes old log-probs"),
     ("PPO without values", lambda: without(ppo(), "values"), "gae needs a critic"),
     ("GRPO with a critic", lambda: replace(ppo(), pipeline=ppo().pipeline | {"algorithm": "grpo"}), "needs no critic"),
-    ("an algorithm verl is not written for", lambda: colocated_grpo(algorithm="dpo"), "'dpo'"),
+    ("an algorithm verl is not written for", lambda: colocated_grpo(algorithm="dpo"), "verl has no loss over pairs"),
     ("KL without a reference", lambda: without(colocated_grpo(), "reference_logprobs"), "has no reference stage"),
     (
         "a reference without KL",
@@ -227,8 +227,9 @@ def test_two_passes_of_the_actor_share_one_budget() -> None:
 
 
 def test_one_step_off_is_not_offered_with_adapters() -> None:
-    assert [p.name for p in capabilities(lora_rank=16).placements] == ["colocated", "reward-pool"]
-    assert [p.name for p in capabilities().placements] == ["colocated", "reward-pool", "one-step-off"]
+    one_pool = ["colocated", "reward-pool", "teacher-pool"]
+    assert [p.name for p in capabilities(lora_rank=16).placements] == one_pool
+    assert [p.name for p in capabilities().placements] == [*one_pool, "one-step-off"]
 
 
 def test_another_version_is_refused() -> None:
@@ -237,7 +238,7 @@ def test_another_version_is_refused() -> None:
 
 
 def test_unknown_backend_and_site_are_guessed() -> None:
-    assert backend_names() == ("deepspeed", "verl")
+    assert backend_names() == ("deepspeed", "native", "verl")
     with pytest.raises(InputError, match="did you mean `verl`"):
         backend("verll")
     with pytest.raises(InputError, match="did you mean `alps`"):

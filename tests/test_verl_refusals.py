@@ -115,7 +115,8 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
     "a judge that generates": (
         GRPO.replace("reference: {like: actor}", JUDGE).replace("reward: {f", "# reward: {f"),
         "",
-        "stages:\n  critique: {op: generate, model: judge, in: [sequences], out: [rewards]}",
+        "stages:\n  critique: {op: generate, model: judge, in: [sequences], out: [rewards], "
+        "prompt_tokens: {mean: 900, max: 9000}, response_tokens: {mean: 100, max: 500}}",
         "  critique: {op",
         "no place for `generate` of the model `judge`",
     ),

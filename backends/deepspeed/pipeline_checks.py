@@ -8,7 +8,7 @@ from typing import Any
 from backends.deepspeed.overrides import settings_with_overrides
 from backends.deepspeed.request import Request
 from backends.deepspeed.run import possible_runs
-from backends.request import texts_of
+from backends.request import odd_stages, texts_of
 from backends.roles import PLACES, places_hint
 from rpegc.emit import TargetRefusal, one_line
 from rpegc.errors import InputError
@@ -84,7 +84,7 @@ def _stages(request: Request) -> Iterator[TargetRefusal]:
             if unknown:
                 message = f"stages.{name}: TRL runs one reward function and the advantages, no maker of "
                 yield TargetRefusal(message + ", ".join(unknown), path, "make `rewards` of it, or remove it")
-        elif PLACES.get((stage["op"], role)) in (None, "critic", "values", "reward"):
+        elif PLACES.get((stage["op"], role)) in (None, "critic", "values", "reward", "teacher"):
             message = f"stages.{name}: TRL has no place for `{stage['op']}` of the model `{role}` [{TRAINER}]"
             yield TargetRefusal(message, path, f"{places_hint('verl')}; write `target: verl` for that")
 
@@ -113,6 +113,7 @@ PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
     _penalty,
     _models,
     _stages,
+    odd_stages,
     _texts,
     _settings,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from backends.openrlhf.arguments import ESTIMATORS, arguments_of
 from backends.openrlhf.capabilities import COMMAND, DEEPSPEED_VERSION, HYBRID, RULES, SEPARATE, ties_for
 from backends.plan_checks import check_rules, check_ties, weight_distance
-from backends.request import PipelineRequest, texts_of
+from backends.request import PipelineRequest, odd_stages, texts_of
 from backends.roles import PLACES, parts_of, places_hint, stand_ins
 from rpegc.emit import Facts, TargetRefusal, one_line
 from rpegc.errors import InputError, guess
@@ -22,9 +23,16 @@ SPLITTERS = {"data.train": ",@*?[", "models.reward.weights": ","}
 """Characters at which OpenRLHF cuts a path into several, or reads a pattern (READER; --reward.model_name_or_path)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Request(PipelineRequest):
+    """The resolved pipeline behind a plan; OpenRLHF is named where it refuses."""
+
+    target: ClassVar[str] = "OpenRLHF"
+
+
 def check_pipeline(pipeline: Mapping[str, Any]) -> None:
     """Raise TargetRefusal for the first thing in a resolved pipeline that no plan on OpenRLHF could carry out."""
-    request = PipelineRequest(pipeline)
+    request = Request(pipeline)
     for check in PIPELINE_CHECKS:
         for refusal in check(request):
             raise refusal
@@ -67,7 +75,7 @@ def _stages(request: PipelineRequest) -> Iterator[TargetRefusal]:
     for name, stage in request.get("stages", {}).items():
         if stage is None or stage["op"] == "function":
             continue
-        if (stage["op"], stage.get("model") or "") not in PLACES:
+        if PLACES.get((stage["op"], stage.get("model") or ""), "teacher") == "teacher":
             message = f"stages.{name}: OpenRLHF has no place for `{stage['op']}` of the model `{stage.get('model')}`"
             yield TargetRefusal(message, ("stages", name), places_hint("OpenRLHF"))
 
@@ -98,6 +106,7 @@ PIPELINE_CHECKS: tuple[Callable[[PipelineRequest], Iterator[TargetRefusal]], ...
     _rewards,
     _reference,
     _stages,
+    odd_stages,
     _texts,
     _arguments,
 )

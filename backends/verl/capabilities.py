@@ -24,6 +24,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         barrier=True,
         parents=(0, 0),
         homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
+        refuses={"selected": "reward"},  # such a model judges after the groups were chosen
         source="verl/trainer/ppo/v1/trainer_base.py: one global pool for actor, rollout, reference and critic",
     ),
     PlacementPattern(
@@ -35,14 +36,23 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         source="verl/trainer/ppo/v1/trainer_base.py: reward.reward_model.enable_resource_pool",
     ),
     PlacementPattern(
+        name="teacher-pool",
+        mode=SYNC,
+        barrier=True,
+        parents=(0, 0, 0),
+        homes={"model:teacher": (2,), "model:actor": (1,), "*": ()},
+        source="verl/trainer/ppo/v1/trainer_base.py: teacher_pool",
+    ),
+    PlacementPattern(
         name="one-step-off",
         mode=ONE_STEP_OFF,
         parents=(0, 0, 0),
         # An empty tuple is no home at all. In 0.9.1 this trainer breaks on a critic under fsdp2 (NotImplementedError,
         # and TrainingWorker has no init_model) and on a reward model (its pool is never created).
-        homes={"op:generate": (2,), "model:critic": (), "model:reward": (), "*": (1,)},
+        homes={"op:generate": (2,), "model:critic": (), "model:reward": (), "model:teacher": (), "*": (1,)},
         weight_distance=(2, 2),
         forbids=("partial-rollout",),
+        refuses={"selected": ""},  # filter_groups is V1's
         source="verl/experimental/one_step_off_policy/ray_trainer.py",
     ),
 )

@@ -33,7 +33,7 @@ def check_plan(plan: Plan, facts: Facts | None = None) -> None:
         check(plan, parts, request)
     for stage in plan.stages:
         if stage.layout is not None:
-            served = stage.model == "reward"
+            served = stage.model in ("reward", "teacher")
             rules = tuple(rule for rule in RULES[stage.op] if not (served and rule.name in SERVED_ELSEWHERE))
             check_rules(plan, stage, rules, request, (facts or {}).get(stage.name, {}))
 
@@ -41,7 +41,7 @@ def check_plan(plan: Plan, facts: Facts | None = None) -> None:
 SERVED_ELSEWHERE = frozenset(
     {"fsdp-has-no-model-parallelism", "fsdp2-always-shards", "token-budget-holds-a-sequence", "batch-splits-over-ranks"}
 )
-"""Rules of FSDP passes that do not bind a reward model: verl serves it with vLLM."""
+"""Rules of FSDP passes that do not bind a reward model or a teacher: verl serves them with vLLM."""
 
 
 def _target(plan: Plan, parts: Parts, request: Request) -> None:
@@ -100,7 +100,11 @@ def _pools(plan: Plan, parts: Parts, request: Request) -> None:
         raise InputError(
             f"the reward model's pool {reward.name} overlaps another pool [verl/single_controller/ray/base.py]"
         )
-    gpus = shared.gpus + (rollout.gpus if rollout != shared else 0) + (reward.gpus if reward != shared else 0)
+    teacher = parts.teacher.mesh if parts.teacher else shared
+    if parts.teacher and any(teacher.overlaps(other) for other in (shared, rollout)):
+        raise InputError(f"the teacher needs a pool of its own, {teacher.name} is not [{TRAINER}: teacher_pool]")
+    pools = {shared, rollout, reward, teacher}
+    gpus = sum(mesh.gpus for mesh in pools)
     if gpus > plan.devices.gpus:
         raise InputError(f"the pools ask for {gpus} GPUs of {plan.devices.gpus} [verl/single_controller/ray/base.py]")
 

@@ -65,6 +65,7 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
         "README.md",
         *STATIC,
     ]
+    names += ["no_reward.py"] * (parts.teacher is not None and not request.judged)
     names += ["run_local.sh=run_local_ray.sh"] * (plan.devices.nodes == 1)
     names += ["dataset.py"] * (request.get("data.answer_key") is not None)
     return folder_files(contents | rendered("backends.verl", names, values))
@@ -117,6 +118,25 @@ def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override,
             f"The reward model is served by vLLM on {server_tp(parts.reward)} GPUs a server, not run by the training "
             f"engine; it takes {values.get(share, DEFAULT_SERVER_MEMORY_FRACTION)} of their memory "
             f"(`target_overrides: {{{share}: ...}}` changes it)."
+        )
+    if parts.teacher:
+        found.append(
+            f"The teacher is served by vLLM on {server_tp(parts.teacher)} GPUs a server, on GPUs of its own, and "
+            "scores each response as soon as it is done."
+        )
+    if request.samples_dynamically:
+        found.append(
+            "Groups whose responses are all right or all wrong are replaced (`algorithm.filter_groups`)"
+            + (
+                ": they go by `acc`, which is the score of a reward function that returns a number; one that returns "
+                "a dict must have it."
+                if request.overlong
+                else "."
+            )
+        )
+    if request.before_v1:
+        found.append(
+            "verl's V1 trainer makes no greedy baselines: this runs on the trainer before it (`use_v1=False`)."
         )
     if request.get("data.val") is None:
         found.append("There is no validation data: a few training rows stand in and no test runs.")

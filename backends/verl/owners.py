@@ -43,7 +43,7 @@ def reserved(parts: Parts, judged_by_function: bool) -> dict[str, Owner]:
         "reward_model": "models.reward (and reward.*: the old section is gone)",
         "custom_reward_function": "reward.function",
         "async_training": "allow.max_staleness",
-        "distillation": "stages (distillation is not planned)",
+        "distillation": "algorithm (distill plans a teacher)",
         "trainer.v1.trainer_mode": "allow.max_staleness",
         "trainer.v1.colocate_async": "allow.max_staleness",
         "trainer.v1.separate_async": "allow.max_staleness",

@@ -31,6 +31,38 @@ def check_pipeline(pipeline: Mapping[str, Any]) -> None:
             raise refusal
 
 
+def _algorithm(request: Request) -> Iterator[TargetRefusal]:
+    """The algorithm is one that verl has; a teacher reads one token more than the longest sequence."""
+    _ = request.estimator
+    if not request.distils:
+        return
+    longest, positions = request.max_prompt_tokens + request.max_response_tokens + 1, "architectures.teacher"
+    known = request.get(f"{positions}.max_positions")
+    if known is not None and longest > known:
+        message = (
+            f"models.teacher: verl's teacher reads {longest} tokens, one more than the longest sequence, of {known}"
+        )
+        yield TargetRefusal(f"{message} [verl/workers/config/distillation.py]", ("models", "teacher"))
+
+
+STAGE_KEYS = {
+    "samples_per_prompt": "generates `workload.samples_per_prompt` responses to each prompt",
+    "oversampling": "generates what its trainer asks for",
+    "prompt_tokens": "has one longest prompt",
+    "response_tokens": "has one longest response",
+    "turns": "needs an agent loop of yours for several turns, which launches are not written for",
+}
+"""Keys of a stage of the user's that launches cannot carry out, and what verl does instead."""
+
+
+def _stage_keys(request: Request) -> Iterator[TargetRefusal]:
+    for name, stage in request.get("stages", {}).items():
+        for key, instead in STAGE_KEYS.items():
+            if stage is not None and stage.get(key) is not None:
+                message = f"stages.{name}.{key}: verl {instead} [verl/experimental/agent_loop/agent_loop.py]"
+                yield TargetRefusal(message, ("stages", name, key), "leave it out, or use another target")
+
+
 def _words(request: Request) -> Iterator[TargetRefusal]:
     known = (
         ("training.precision", "bf16", tuple(PRECISIONS)),
@@ -87,7 +119,9 @@ def parts_wanted(request: Request) -> frozenset[str]:
     """Return the parts of verl's pipeline that the algorithm and the models call for."""
     wanted = {"rollout", "old_logprobs", "actor"}
     wanted |= {"values", "critic"} if request.needs_critic else set()
-    return frozenset(wanted | {role for role in ("reference", "reward") if request.get(f"models.{role}") is not None})
+    return frozenset(
+        wanted | {role for role in ("reference", "reward", "teacher") if request.get(f"models.{role}") is not None}
+    )
 
 
 def _function(name: str, stage: Mapping[str, Any]) -> Iterator[TargetRefusal]:
@@ -174,9 +208,11 @@ def _settings(request: Request) -> Iterator[TargetRefusal]:
 
 
 PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
+    _algorithm,
     _words,
     _batches,
     _stages,
+    _stage_keys,
     _rewards,
     _reference,
     _adapters,

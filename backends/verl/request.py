@@ -13,16 +13,29 @@ from rpegc.plan import Plan
 
 ESTIMATORS = {
     "grpo": "grpo",
+    "dapo": "grpo",
+    "dr-grpo": "grpo",
+    "gspo": "grpo",
+    "cispo": "grpo",
+    "distill": "grpo",
     "ppo": "gae",
     "rloo": "rloo",
     "remax": "remax",
-    "reinforce_plus_plus": "reinforce_plus_plus",
-    "opo": "opo",
+    "reinforce++": "reinforce_plus_plus",
 }
 """verl's `algorithm.adv_estimator` by the name of our preset."""
 
+NO_LOSS = {
+    "dpo": "verl has no loss over pairs of responses",
+    "online-dpo": "verl has no loss over pairs of responses",
+}
+"""Presets that verl has no loss for, and why."""
+LOSSES = "verl/trainer/ppo/core_algos.py: POLICY_LOSS_REGISTRY"
+
 KL_ESTIMATORS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 """verl's word for each estimator of the KL divergence (verl/trainer/ppo/core_algos.py, kl_penalty_forward)."""
+
+PLAIN_LOSS = {"kind": "clipped", "aggregation": "token-mean", "advantages": "group-normalised"}
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -47,12 +60,51 @@ class Request(PipelineRequest):
     def may_run_one_step_off(self) -> bool:
         """Whether a plan may separate the rollout; see PLACEMENTS in capabilities.py for what keeps it from that."""
         kept = self.needs_critic or self.lora_rank or self.get("models.reward") is not None
+        kept = kept or self.samples_dynamically or self.distils
         return int(self.get("allow.max_staleness", 0)) > 0 and not kept
+
+    def loss(self, word: str) -> str:
+        """Return how the loss is put together (`loss` of a resolved pipeline); plain GRPO's where it does not say."""
+        return str(self.get(f"loss.{word}", PLAIN_LOSS[word]))
+
+    @property
+    def samples_dynamically(self) -> bool:
+        """Whether groups without anything to learn from are replaced by others."""
+        return bool(self.get("algorithm") == "dapo")
+
+    @property
+    def overlong(self) -> tuple[int, float] | None:
+        """Tokens before the longest response in which length is punished, and how much; None without punishment."""
+        tokens = int(self.get("loss.overlong_buffer_tokens", 0))
+        return (tokens, float(self.get("loss.overlong_penalty", 0.0))) if tokens else None
+
+    @property
+    def distils(self) -> bool:
+        """Whether a teacher is imitated."""
+        return bool(self.get("algorithm") == "distill")
+
+    @property
+    def before_v1(self) -> bool:
+        """Whether only the trainer before V1 can carry it out: V1 never makes the baselines of ReMax."""
+        return bool(self.get("algorithm") == "remax")
+
+    @property
+    def generated(self) -> int:
+        """Sequences that one request to the agent loops generates: with ReMax a greedy one of each prompt too."""
+        return self.prompts * (self.samples + int(self.before_v1))
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything gives rewards."""
+        return self.get("reward") is not None or self.get("models.reward") is not None
 
     @property
     def estimator(self) -> str:
         """The advantage estimator in verl's words; TargetRefusal for an algorithm that it is not written for."""
         algorithm = str(self.get("algorithm", ""))
+        if algorithm in NO_LOSS:
+            message = f"algorithm {algorithm}: {NO_LOSS[algorithm]} [{LOSSES}]"
+            raise TargetRefusal(message, ("algorithm",), f"verl has {', '.join(sorted(ESTIMATORS))}")
         if algorithm not in ESTIMATORS:
             message = f"algorithm: verl launches are not written for {algorithm!r}"
             raise TargetRefusal(message, ("algorithm",), guess(algorithm, ESTIMATORS))

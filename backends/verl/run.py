@@ -68,5 +68,5 @@ def possible_runs(request: Request) -> Iterator[Run]:
             nodes=1,
             cores_per_node=0,
             request=request,
-            parts=stand_ins(request, request.needs_critic),
+            parts=stand_ins(request, request.needs_critic, request.distils),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backends.owners import PLACED, Fix
 from backends.roles import Parts, Sharded
+from backends.verl.algorithms import distillation_settings, loss_settings
 from backends.verl.capabilities import ONE_STEP_OFF
 from backends.verl.hydra import Override, Raw, Value
 from backends.verl.owners import FIXED
@@ -43,6 +44,7 @@ def settings_of(run: Run) -> tuple[Override, ...]:
         *_critic(run, request, parts),
         *_reward_function(run, request),
         *_reward_model(request, parts),
+        *distillation_settings(request, parts.teacher, server_tp(parts.teacher) if parts.teacher else 1),
         *_trainer(run, request, parts),
     )
 
@@ -54,14 +56,12 @@ def _mode(run: Run) -> list[Override]:
     ]
     if run.mode != ONE_STEP_OFF:
         settings += [
-            Override("trainer.use_v1", True, FIXED),
+            Override("trainer.use_v1", not request.before_v1, FIXED),
             Override("trainer.v1.trainer_mode", "sync", "allow.max_staleness"),
             Override("actor_rollout_ref.hybrid_engine", True, FIXED),
         ]
-        return settings
+        return [*settings, *([_agent_workers(request)] if request.before_v1 else [])]
     mesh = run.parts.rollout.mesh
-    sequences = request.prompts * request.samples
-    workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if sequences % n == 0)
     return [
         # The file's own search path is relative to the working folder and fails outside a checkout of verl.
         Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED),
@@ -72,8 +72,14 @@ def _mode(run: Run) -> list[Override]:
         Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLACED),
         Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         Override(f"{ROLLOUT}.checkpoint_engine.backend", "nccl", FIXED),
-        Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step"),  # it splits the batch evenly
+        _agent_workers(request),
     ]
+
+
+def _agent_workers(request: Request) -> Override:
+    """Agent loops among which the trainers before V1 split a batch evenly."""
+    workers = max(n for n in range(1, LARGEST_AGENT_POOL + 1) if request.generated % n == 0)
+    return Override(f"{ROLLOUT}.agent.num_workers", workers, "workload.prompts_per_step")
 
 
 def _data(run: Run, request: Request) -> list[Override]:
@@ -109,6 +115,7 @@ def _algorithm(request: Request, parts: Parts) -> list[Override]:
         Override("algorithm.use_kl_in_reward", where == "reward", "training.kl.where"),
         Override(f"{ACTOR}.use_kl_loss", where == "loss", "training.kl.where"),
         Override("critic.enable", parts.critic is not None, "algorithm"),
+        *loss_settings(request),
     ]
     if where == "reward":
         settings += [

@@ -4,7 +4,8 @@ A decode step extends every running sequence of an engine by one token:
 
     dense    = ((weights / (e_w BW))^4 + (FLOPs / (e_c peak))^4)^(1/4)
     experts  = ((touched experts' weights / (e_w BW))^2 + (FLOPs / (e_c e_e m / (m + m_half) peak))^2)^(1/2)
-    kv       = sequences * context * kv_bytes / (min(tp, kv_heads) e_kv BW)
+    kv       = sequences * context * kv_bytes / (min(tp, kv_heads) e_kv BW), the context capped by a layer's window
+    state    = sequences * 2 state_bytes / (tp e_kv BW): recurrent layers read and write it whole (part of kv)
     tensor   = all-reduces of the hidden states: two a layer
     overhead = per step, per layer, per MoE layer, per sequence
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, LatentAttention, ScoreMixer
 from rpegc.cost.collectives import collective_seconds
 from rpegc.cost.engines import STAGE_HOP_S, EngineConstants
 from rpegc.hardware import Machine
@@ -71,6 +72,7 @@ class StepTerms:
 class DecodeModel:
     """Coefficients per row, shape (rows, 1): read times in seconds, rates in seconds per sequence or token.
 
+    `kv_token_s` is that of the layers that see every token, `kv_windows` of the others, `state_s` per sequence.
     `experts` of the model, `visits` of one token, all in one pipeline. `stages` = pp micro-batches in flight.
     """
 
@@ -84,6 +86,8 @@ class DecodeModel:
     expert_read_s: FloatArray
     expert_compute_s: FloatArray
     kv_token_s: FloatArray
+    kv_windows: tuple[tuple[ScoreMixer, FloatArray], ...]
+    state_s: FloatArray
     reduce_step_s: FloatArray
     reduce_sequence_s: FloatArray
     step_s: FloatArray
@@ -94,9 +98,10 @@ class DecodeModel:
         arrays = {
             name: getattr(self, name)[start:stop]
             for name in self.__slots__
-            if name not in ("experts", "visits", "half_tokens")
+            if name not in ("experts", "visits", "half_tokens", "kv_windows")
         }
-        return DecodeModel(self.experts, self.visits, self.half_tokens, **arrays)
+        windows = tuple((mixer, seconds[start:stop]) for mixer, seconds in self.kv_windows)
+        return DecodeModel(self.experts, self.visits, self.half_tokens, kv_windows=windows, **arrays)
 
     def step(self, active: FloatArray, context: FloatArray) -> StepTerms:
         """Return the seconds of a step with `active` sequences of `context` tokens each, shape (rows, points).
@@ -108,10 +113,18 @@ class DecodeModel:
         return StepTerms(
             _quadratic(np.square(self.dense_read_s), np.square(self.dense_compute_s * batch)),
             self._experts(batch) if self.experts else np.zeros_like(batch),
-            self.kv_token_s * batch * context,
+            self._cache(batch, context),
             self.reduce_step_s + self.reduce_sequence_s * batch,
             self.step_s + self.sequence_s * active,
         )
+
+    def _cache(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        """Reading keys and values of all sequences, and the states of recurrent layers."""
+        seconds = self.kv_token_s * batch * context
+        for mixer, token_s in self.kv_windows:
+            reach = (mixer.reach + 1) / 2 if mixer.chunked else float(mixer.reach)
+            seconds = seconds + token_s * batch * np.minimum(context, reach)
+        return seconds + self.state_s * batch
 
     def _experts(self, batch: FloatArray) -> FloatArray:
         """All engines of a replica step together and share the experts (`expert_streams` of them)."""
@@ -139,11 +152,13 @@ def decode_model(
     matrices, expert = matrix_parameters(architecture), float(architecture.expert_parameters)
     visits = float(architecture.experts_per_token)
     moe_layers = architecture.moe_layers if architecture.experts else 0
-    kv_share = np.minimum(shape.tp, architecture.kv_heads)
     kv_rate = gpu.hbm_bandwidth.value * gpu.eff_kv.value
+    token_s = {mixer: _kv_token_seconds(mixer, machine, engine, shape) for mixer in architecture.score_mixers}
     reduce_step, reduce_sequence = _all_reduce(architecture, machine, engine, shape)
     hops = np.where(shape.pp > 1, STAGE_HOP_S.value * shape.pp, 0.0)
-    step = engine.step_s.value + engine.layer_s.value * architecture.layers + engine.moe_layer_s.value * moe_layers
+    step = (
+        engine.step_s.value + engine.layer_s.value * whole_layers(architecture) + engine.moe_layer_s.value * moe_layers
+    )
     column = {
         "stages": shape.pp.astype(np.float64),
         "expert_streams": shape.engine_dp.astype(np.float64),
@@ -151,7 +166,8 @@ def decode_model(
         "dense_compute_s": 2.0 * matrices / shape.tp / gemm,
         "expert_read_s": moe_layers * expert * shape.weight_bytes / shape.group / weight_rate,
         "expert_compute_s": 2.0 * moe_layers * visits * expert / shape.group / (gemm * engine.expert_share.value),
-        "kv_token_s": architecture.kv_elements_per_token * shape.kv_bytes / kv_share / kv_rate,
+        "kv_token_s": sum((s for mixer, s in token_s.items() if not mixer.reach), start=np.zeros(len(shape.tp))),
+        "state_s": 2.0 * architecture.state_bytes / shape.tp / kv_rate,
         "reduce_step_s": reduce_step,
         "reduce_sequence_s": reduce_sequence,
         "step_s": step + hops,
@@ -161,8 +177,30 @@ def decode_model(
         architecture.experts if moe_layers else 0,
         architecture.experts_per_token,
         engine.expert_half_tokens.value,
+        kv_windows=tuple((mixer, seconds[:, None]) for mixer, seconds in token_s.items() if mixer.reach),
         **{name: np.asarray(value, dtype=np.float64)[:, None] for name, value in column.items()},
     )
+
+
+def _kv_token_seconds(mixer: ScoreMixer, machine: Machine, engine: EngineConstants, shape: EngineShape) -> FloatArray:
+    """Return seconds per sequence and cached token in which a kind of layer reads its cache.
+
+    Latent attention scores the latent with all heads (4 h w FLOP a token, w = `absorbed_width`), which can take longer
+    than reading it: then that counts. Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.2.
+    """
+    gpu = machine.accelerator
+    kv_rate = gpu.hbm_bandwidth.value * gpu.eff_kv.value
+    read = mixer.layers * mixer.cache_elements * shape.kv_bytes / np.minimum(shape.tp, mixer.cache_heads) / kv_rate
+    if not isinstance(mixer, LatentAttention):
+        return np.asarray(read)
+    flops = 4.0 * mixer.layers * mixer.heads * mixer.absorbed_width / shape.tp
+    return np.maximum(read, flops / (engine.attention_share.value * gpu.peak_bf16.value))
+
+
+def whole_layers(architecture: Architecture) -> float:
+    """Return the layers by their blocks: two of a mixer alone or an MLP alone count as one."""
+    blocks = architecture.mixer_layers + architecture.layers - architecture.bare_layers
+    return blocks / 2
 
 
 def matrix_parameters(architecture: Architecture) -> float:
@@ -189,7 +227,7 @@ def prefill_seconds(
     peak = np.where(shape.fp8 > 0, gpu.peak_fp8.value, gpu.peak_bf16.value)
     gemm = peak * np.where(shape.fp8 > 0, engine.gemm_fp8.value, engine.gemm_bf16.value)
     dense = 2.0 * matrix_parameters(architecture) * tokens / shape.tp / gemm
-    attention_flops = 2.0 * architecture.layers * architecture.heads * architecture.head_dim * squared_tokens
+    attention_flops = architecture.prefill_score_flops(tokens, squared_tokens)
     attention = attention_flops / shape.tp / (engine.attention_share.value * gpu.peak_bf16.value)
     total = dense + attention
     if architecture.experts:
@@ -211,11 +249,12 @@ def _all_reduce(
     several engines of a replica share the experts.
     """
     layers, hidden_bytes = architecture.layers, architecture.hidden * ACTIVATION_BYTES
+    mixers, feed_forwards = architecture.mixer_layers / layers, 1.0 - architecture.bare_layers / layers
     latency, per_byte = _all_reduce_line(machine, shape.tp, shape.gpus_per_node)
     outer = np.where(architecture.experts > 0, shape.group, shape.tp)
     outer_latency, outer_per_byte = _all_reduce_line(machine, outer, shape.gpus_per_node)
-    step = layers * engine.allreduce_factor.value * (latency + outer_latency)
-    token = layers * hidden_bytes * (per_byte + outer_per_byte * outer / shape.tp)
+    step = layers * engine.allreduce_factor.value * (mixers * latency + feed_forwards * outer_latency)
+    token = layers * hidden_bytes * (mixers * per_byte + feed_forwards * outer_per_byte * outer / shape.tp)
     return step, token
 
 

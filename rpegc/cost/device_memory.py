@@ -16,6 +16,7 @@ from rpegc.cost.constants import (
     GRADIENT_BYTES,
     MEMORY_ROWS,
 )
+from rpegc.cost.layer import inner_width, mixer_channels
 from rpegc.cost.model_state import LocalParameters, stored_bytes, updated_parameters
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
@@ -102,30 +103,41 @@ def gathered_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
 def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     """Return the bytes of activations at the peak.
 
-    Recompute full: 2 B T H per layer kept (unless offloaded), and the layer being recomputed (22 B per token and MLP
-    channel). Recompute none: 2 B T (5 H + 2 (h + kv) d + 3 I) per layer; selective keeps a share of it. A pipeline
-    stage holds min(pp, micro-batches) of them. A pass without backward holds one layer's.
+    Recompute full: 2 B T H per layer kept (unless offloaded), and the layer being recomputed (`layer_bytes`).
+    Recompute none: 2 B T (5 H + 2 (h + kv) d + 3 I) per layer; a MoE layer keeps K (H + 3 Im) of its experts (their
+    outputs are scaled before the last product). Selective keeps a share of it. A pipeline stage holds
+    min(pp, micro-batches) of them. A pass without backward holds half a layer's.
     """
     a = shape.architecture
     split = np.where(shape.sequence_parallel, shape.tp, 1.0)
-    dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    routed = a.experts_per_token
-    widest = max(
-        a.intermediate if a.dense_layers else 0,
-        (routed * (a.hidden + a.expert_intermediate) + a.shared_intermediate) if a.moe_layers else 0,
-    )
-    one_layer = shape.constants.mlp_memory.value * tokens * widest / shape.tp
+    one_layer = layer_bytes(shape, tokens)
     if not shape.training:
         return 0.5 * one_layer + 4.0 * tokens * a.hidden / split
+    dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     in_flight = np.minimum(shape.pp, shape.micro_batches) * shape.stage_layers
     kept = 2.0 * tokens * a.hidden / split * np.where(shape.offload_activations, 2.0, in_flight)
-    mlp = dense * 3.0 * a.intermediate + moe * (
-        routed * (2.0 * a.hidden + 3.0 * a.expert_intermediate) + 3.0 * a.shared_intermediate
-    )
-    per_token = 5.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + mlp) / shape.tp
+    routed = a.experts_per_token * (a.expert_depth + 3.0 * a.expert_intermediate)
+    mlp = dense * 3.0 * a.intermediate + moe * (routed + 3.0 * a.shared_intermediate)
+    per_token = 5.0 * a.hidden / split + (mixer_channels(a) + mlp) / shape.tp
     share = np.where(shape.recompute_selective, shape.constants.selective_memory.value, 1.0)
     everything = 2.0 * tokens * per_token * in_flight * share
     return np.where(shape.recompute_full, kept + one_layer, everything)
+
+
+def layer_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
+    """Return the bytes of one layer in its backward pass, all its activations and their gradients: B per channel.
+
+    Channels: H and those of query, key and value; I of the MLP (K Im and the shared expert's of a MoE layer); K H of
+    the routed copies. Tensor parallelism gathers the inputs of a split sequence: 4 B T H more.
+    """
+    a, c = shape.architecture, shape.constants
+    split = np.where(shape.sequence_parallel, shape.tp, 1.0)
+    common = c.token_memory.value * (a.hidden / split + (mixer_channels(a) - inner_width(a)) / shape.tp)
+    gathered = np.where(split > 1.0, 4.0 * a.hidden, 0.0)
+    dense = c.mlp_memory.value * a.intermediate if a.dense_layers else 0.0
+    width = a.experts_per_token * a.expert_intermediate + a.shared_intermediate
+    routed = c.mlp_memory.value * width + c.route_memory.value * a.experts_per_token * a.expert_depth
+    return tokens * (common + gathered + max(dense, routed if a.moe_layers else 0.0) / shape.tp)
 
 
 def logit_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
@@ -141,9 +153,8 @@ def _training_states(shape: StepShape, local: LocalParameters) -> list[MemoryTer
     """Gradients and optimizer state. FSDP frees gradients after the stage; Megatron keeps their buffer."""
     sharded = shape.fully_sharded
     partitioned = sharded | (shape.zero >= 2)  # ZeRO 2 without sharded weights: DeepSpeed
-    gradients = (
-        GRADIENT_BYTES.value * local.trained / np.where(sharded, shape.shard, np.where(partitioned, shape.ranks, 1.0))
-    )
+    whole = shape.constants.gradient_bytes.value / np.where(partitioned, shape.ranks, 1.0)
+    gradients = local.trained * np.where(sharded, GRADIENT_BYTES.value / shape.shard, whole)
     keeps = ~partitioned & ~shape.offload_parameters
     per_weight = ADAM_BYTES.value + np.where(sharded, 0.0, 4.0)  # beside BF16 weights stands an FP32 master copy
     optimizer = per_weight * updated_parameters(shape, local)

@@ -35,9 +35,16 @@ class EngineMemory:
     workspace: FloatArray
     kv_cache: FloatArray
 
+    def sequences(self, architecture: Architecture, shape: EngineShape, tokens: float) -> FloatArray:
+        """Return the sequences of `tokens` tokens that fit where windows and states make the cache uneven."""
+        degrees, row = np.unique(shape.tp, return_inverse=True)
+        element = shape.kv_bytes[0] if len(shape.kv_bytes) else 2.0
+        each = np.array([architecture.sequence_bytes_per_rank(tokens, int(tp), float(element)) for tp in degrees])
+        return np.asarray(self.kv_cache * shape.pp / each[row])
+
     def tokens(self, architecture: Architecture, shape: EngineShape) -> FloatArray:
         """Return the tokens that one engine's KV cache holds; every rank keeps its heads of every token."""
-        share = np.minimum(shape.tp, architecture.kv_heads) * shape.pp
+        share = np.minimum(shape.tp, architecture.score_mixers[0].cache_heads) * shape.pp
         return self.kv_cache * share / (architecture.kv_elements_per_token * shape.kv_bytes)
 
 
@@ -52,8 +59,9 @@ def engine_memory(architecture: Architecture, machine: Machine, shape: EngineSha
     experts = architecture.expert_parameters_total * shape.weight_bytes
     weights = (dense / shape.tp + experts / shape.group) / shape.pp
     routed = architecture.experts_per_token * architecture.expert_intermediate + architecture.shared_intermediate
+    inner = max(mixer.matrices(architecture.hidden)[-1].depth for mixer in architecture.mixers)
     widest = max(architecture.intermediate if architecture.dense_layers else 0, routed)
-    channels = 4.0 * architecture.hidden + (2.0 * widest + 2.0 * architecture.heads * architecture.head_dim) / shape.tp
+    channels = 4.0 * architecture.hidden + (2.0 * widest + 2.0 * inner) / shape.tp
     activations = layouts["batched_tokens"] * channels * _BF16_BYTES
     logits = layouts["max_sequences"] * architecture.vocabulary * _FP32_BYTES * LOGIT_COPIES.value
     workspace = WORKSPACE_BASE_BYTES.value + activations + logits
@@ -76,9 +84,13 @@ def sequence_slots(
     The mean final length of a running sequence is E[l^2] / E[l], since long ones run longer. An engine refuses to
     start when its cache cannot hold one sequence of maximum length (vLLM: max_model_len against the KV cache).
     """
-    tokens = memory.tokens(architecture, shape)
+    limit = layouts["max_sequences"].astype(np.float64)
     reserved = prompt.mean + response.second_moment / response.mean
-    slots = np.minimum(layouts["max_sequences"].astype(np.float64), np.floor(tokens / reserved))
+    if not architecture.uniform_cache:
+        slots = np.minimum(limit, np.floor(memory.sequences(architecture, shape, reserved)))
+        return np.maximum(slots, 1.0), memory.sequences(architecture, shape, prompt.max + response.max) >= 1.0
+    tokens = memory.tokens(architecture, shape)
+    slots = np.minimum(limit, np.floor(tokens / reserved))
     return np.maximum(slots, 1.0), tokens >= prompt.max + response.max
 
 

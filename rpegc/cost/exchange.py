@@ -33,14 +33,19 @@ def exposed_seconds(wire: FloatArray, share: float, cover_s: FloatArray) -> Floa
 
 
 def tensor_parallel(shape: StepShape) -> Exchange:
-    """Per layer and direction: two all-gathers and two reduce-scatters (or two all-reduces) of 2 T H bytes."""
+    """Per layer and direction: two all-gathers and two reduce-scatters (or two all-reduces) of 2 T H bytes.
+
+    One each for the mixer and for the MLP of a layer, where it has them.
+    """
     if np.all(shape.tp == 1):
         return np.zeros(shape.rows), np.zeros(shape.rows)
     full = 2.0 * shape.tokens * shape.architecture.hidden
     local = members_per_node(shape, shape.tp, 1.0)
     gather = collective_seconds(shape.machine, "all_gather", full, shape.tp, local)
     scatter = collective_seconds(shape.machine, "reduce_scatter", full, shape.tp, local)
-    wire = np.where(shape.tp > 1, 2.0 * (gather + scatter), 0.0)
+    a = shape.architecture
+    blocks = (a.mixer_layers + a.layers - a.bare_layers) / a.layers
+    wire = np.where(shape.tp > 1, blocks * (gather + scatter), 0.0)
     return wire, wire * tensor_exposed(shape.constants, shape.work.engine_flags)
 
 
@@ -52,6 +57,7 @@ def context_parallel(shape: StepShape, attention_s: FloatArray) -> Exchange:
     full = 2.0 * shape.tokens * shape.cp * 2.0 * a.kv_heads * a.head_dim / shape.tp
     local = members_per_node(shape, shape.cp, shape.tp)
     wire = np.where(shape.cp > 1, collective_seconds(shape.machine, "all_gather", full, shape.cp, local), 0.0)
+    wire = wire * (a.mixer_layers / a.layers)
     return wire, exposed_seconds(wire, shape.constants.context_exposed.value, attention_s)
 
 
@@ -68,7 +74,7 @@ def ulysses(shape: StepShape) -> Exchange:
     whole = collective_seconds(shape.machine, "all_to_all", per_head * a.heads, shape.ulysses, local)
     kv_heads = np.maximum(float(a.kv_heads), shape.ulysses)
     part = collective_seconds(shape.machine, "all_to_all", per_head * kv_heads, shape.ulysses, local)
-    wire = np.where(shape.ulysses > 1, 2.0 * (whole + part), 0.0)
+    wire = np.where(shape.ulysses > 1, 2.0 * (whole + part), 0.0) * (a.mixer_layers / a.layers)
     return wire, wire * shape.constants.ulysses_exposed.value
 
 
@@ -87,7 +93,7 @@ def expert_parallel(shape: StepShape) -> Exchange:
     if domain <= machine.gpus_per_node:
         per_node = np.maximum(members_per_node(shape, shape.ep, shape.etp), 1.0)
     nodes = np.maximum(shape.ep / per_node, 1.0)
-    token = 2.0 * shape.tokens / shape.tp * a.hidden
+    token = 2.0 * shape.tokens / shape.tp * a.expert_depth
     inside = 2.0 * collective_seconds(machine, "all_to_all", token * a.experts_per_token, per_node, per_node)
     copies = nodes * (1.0 - (1.0 - 1.0 / nodes) ** a.experts_per_token) * (nodes - 1.0) / nodes
     outside = 2.0 * token * copies / (machine.nic_bandwidth.value * machine.nic_efficiency.value)
@@ -136,11 +142,13 @@ def streamed_weights(shape: StepShape, local: LocalParameters, compute_s: FloatA
 
 
 def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArray) -> Exchange:
-    """Per update without full sharding: 4 B reduce-scatter of gradients, 2 B all-gather of weights, per parameter.
+    """Per update without full sharding: reduce-scatter of gradients (4 B a parameter), all-gather of weights (2 B).
 
-    Experts reduce in their own group of ranks * tp / (ep * etp). Only one micro-batch can cover them.
+    Without ZeRO one all-reduce of the gradients. Experts reduce in their own group of ranks * tp / (ep * etp). Only
+    one micro-batch can cover them.
     """
     machine, tp = shape.machine, shape.tp
+    gradient = shape.constants.gradient_bytes.value
     expert_ranks = np.maximum(shape.ranks * tp / (shape.ep * shape.etp), 1.0)
     parts = (
         (local.trained_dense, shape.ranks, members_per_node(shape, shape.ranks, tp)),
@@ -148,19 +156,28 @@ def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArra
     )
     wire = np.zeros(shape.rows)
     for parameters, members, inside in parts:
-        reduce = collective_seconds(machine, "reduce_scatter", 4.0 * parameters, members, inside)
-        gather = collective_seconds(machine, "all_gather", 2.0 * parameters, members, inside)
-        wire += np.where((members > 1) & (parameters > 0), reduce + gather, 0.0)
+        if not np.any(parameters > 0):
+            continue
+        both = np.zeros(shape.rows)
+        if np.any(shape.zero > 0):
+            both = both + collective_seconds(machine, "reduce_scatter", gradient * parameters, members, inside)
+            both = both + collective_seconds(machine, "all_gather", 2.0 * parameters, members, inside)
+        if np.any(shape.zero == 0):
+            whole = collective_seconds(machine, "all_reduce", gradient * parameters, members, inside)
+            both = np.where(shape.zero == 0, whole, both)
+        wire += np.where((members > 1) & (parameters > 0), both, 0.0)
     wire = np.where(shape.fully_sharded, 0.0, wire)
     return wire, exposed_seconds(wire, shape.constants.data_exposed.value, micro_batch_s)
 
 
 def point_to_point(shape: StepShape) -> Exchange:
-    """Per update: 2 (m vpp + pp - 1) messages of 2 T H / tp bytes between stages; half of them without backward."""
+    """Per update: 2 (m vpp + pp - 1) messages of 2 T H / tp bytes between stages; half of them without backward.
+
+    Ranks of a tensor-parallel group hold the same activations; each sends a part (arXiv 2104.04473, section 4.1).
+    """
     if np.all(shape.pp == 1):
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    split = np.where(shape.sequence_parallel, shape.tp, 1.0)
-    message = 2.0 * shape.tokens * shape.architecture.hidden / split
+    message = 2.0 * shape.tokens * shape.architecture.hidden / shape.tp
     stage_gpus = shape.ranks * shape.tp
     share = shape.mesh.gpus_per_node / stage_gpus
     inside = np.where(share > 1.0, 2.0, share)

@@ -35,20 +35,22 @@ class FrameworkConstants:
     `micro_batch_s` (`micro_batch_lora_s`): seconds per layer, micro-batch and forward-equivalent. `onload_s`: seconds
     per on-load of offloaded parameters. `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
     per logit and direction. `lora_traffic`: traffic of adapters as a multiple of reading inputs and adding to outputs.
-    `attention` maps a GPU type to the forward asymptote (FLOP/s) of this framework's
-    attention kernels; GPU types that it does not name keep their own figure. `*_exposed`: shares of communication that
-    computation does not cover. `moe_layer_s`: fixed seconds of a MoE layer and direction. `selective_recompute` lists
-    the layer terms that selective recompute repeats, with shares. `update_s`: fixed seconds of an optimizer update.
-    `fp8_gemm`, `fp8_experts`: FP8 over BF16 asymptote of dense and grouped products, under the flag "fp8".
-    `score_bytes` (forward, backward): traffic per attention score where attention is not fused; 0 where it is.
-    `padded`: every sequence of a step is computed at the length of the longest. `imbalance`: share of the unbalanced
-    spread between data-parallel ranks that remains. `full_shard_from`: the ZeRO level from which weights are gathered
-    per layer. `known_on`: GPU types with published rows of this class.
+    `attention` maps a GPU type to the forward asymptote (FLOP/s) of this framework's attention kernels; GPU types that
+    it does not name keep their own figure. `*_exposed`: shares of communication that computation does not cover, of
+    which `tensor_backward` stays exposed in the backward pass. `gradient_bytes`: of a gradient on the wire and in its
+    buffer without full sharding. `moe_layer_s`: fixed seconds of a MoE layer and direction; `permute_bytes`: traffic
+    of dispatch and permutation per token, expert and channel. `selective_recompute` lists the layer terms that
+    selective recompute repeats, with shares. `update_s`: fixed seconds of an optimizer update. `fp8_gemm`: FP8 over
+    BF16 asymptote of matrix products, under the flag "fp8". `score_bytes` (forward, backward): traffic per attention
+    score where attention is not fused; 0 where it is. `padded`: every sequence of a
+    step is computed at the length of the longest. `imbalance`: share of the unbalanced spread between
+    data-parallel ranks that remains. `full_shard_from`: the ZeRO level from which weights are gathered per layer.
+    `known_on`: GPU types with published rows of this class.
 
-    Memory: `logit_memory_*` bytes per logit at the peak, `mlp_memory` bytes per token and MLP channel of the layer
-    being recomputed, `selective_memory` share of activations that selective recompute keeps, `master_bytes` per weight
-    that stays between steps. `host_update`: an offloaded optimizer also steps on the host's cores, so that its states
-    never come to the GPU.
+    Memory: `logit_memory_*` bytes per logit at the peak; `token_memory`, `mlp_memory`, `route_memory` bytes per token
+    and channel of a layer in its backward pass (of its width, its MLP, the copies sent to experts), `selective_memory`
+    share of activations that selective recompute keeps, `master_bytes` per weight that stays between steps.
+    `host_update`: an offloaded optimizer also steps on the host, so that its states never come to the GPU.
     """
 
     name: str
@@ -63,6 +65,7 @@ class FrameworkConstants:
     lora_traffic: Figure
     attention: Mapping[str, Figure]
     tensor_exposed: Figure
+    tensor_backward: Figure
     context_exposed: Figure
     ulysses_exposed: Figure
     expert_exposed: Figure
@@ -71,10 +74,11 @@ class FrameworkConstants:
     gather_exposed: Figure
     reduce_exposed: Figure
     data_exposed: Figure
+    gradient_bytes: Figure
     moe_layer_s: Figure
+    permute_bytes: Figure
     host_factor: Figure
     fp8_gemm: Figure
-    fp8_experts: Figure
     score_bytes: tuple[Figure, Figure]
     selective_recompute: tuple[tuple[str, float], ...]
     update_s: Figure
@@ -83,7 +87,9 @@ class FrameworkConstants:
     known_on: tuple[str, ...]
     logit_memory_train: Figure
     logit_memory_forward: Figure
+    token_memory: Figure
     mlp_memory: Figure
+    route_memory: Figure
     selective_memory: Figure
     master_bytes: Figure
     padded: bool = False

@@ -12,6 +12,7 @@ from rpegc.cost.roofline import FP8_SPEEDUP_HOPPER
 from rpegc.hardware import Figure
 from rpegc.units import MILLISECOND
 
+_SCORES = "BF16 scores and one-byte masks of unfused attention with a fused softmax (arXiv 2205.05198, section 4)"
 FUSED = Figure(0.0, "spec", "fused attention keeps the scores on the chip (FlashAttention, arXiv 2205.14135)")
 
 PHYSICS = FrameworkConstants(
@@ -27,6 +28,7 @@ PHYSICS = FrameworkConstants(
     lora_traffic=fitted(0.58),
     attention=MappingProxyType({}),
     tensor_exposed=fitted(0.36),
+    tensor_backward=assumed(1.0, "no overlap with weight gradients"),
     context_exposed=assumed(0.3, "ring exchange of keys and values behind attention"),
     ulysses_exposed=assumed(1.0, "all-to-all of DeepSpeed-Ulysses (2309.14509) sits on the critical path"),
     expert_exposed=fitted(0.27),
@@ -35,10 +37,11 @@ PHYSICS = FrameworkConstants(
     gather_exposed=fitted(0.16),
     reduce_exposed=fitted(0.16),
     data_exposed=fitted(0.38),
+    gradient_bytes=Figure(4.0, "spec", "gradients are reduced in FP32"),
     moe_layer_s=fitted(0.84 * MILLISECOND),
+    permute_bytes=fitted(12.0),
     host_factor=assumed(1.0, "launches without Python wrappers around every module"),
     fp8_gemm=FP8_SPEEDUP_HOPPER,
-    fp8_experts=fitted(1.30),
     score_bytes=(FUSED, FUSED),
     selective_recompute=(("attention", 1.0),),
     update_s=assumed(0.035, "launch, clipping, metrics and data loading per optimizer update"),
@@ -47,70 +50,102 @@ PHYSICS = FrameworkConstants(
     known_on=(),
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
     logit_memory_forward=assumed(6.0, "BF16 logits and one FP32 copy"),
-    mlp_memory=Figure(22.0, "fitted", MEMORY_ROWS),
+    token_memory=Figure(10.6, "fitted", MEMORY_ROWS),
+    mlp_memory=Figure(11.5, "fitted", MEMORY_ROWS),
+    route_memory=Figure(22.7, "fitted", MEMORY_ROWS),
     selective_memory=assumed(1.0, "fused attention keeps no scores: recomputing it frees next to nothing"),
     master_bytes=Figure(4.0, "spec", "FP32 weights are the sharded parameters themselves (FSDP2)"),
 )
 
+_BEHIND_WEIGHT_GRADIENTS = assumed(
+    0.5, "collectives of column-parallel inputs run behind the weight gradient, two of four (arXiv 2205.05198)"
+)
 _MEGATRON = replace(
     PHYSICS,
     name="megatron",
-    moe_layer_s=fitted(0.2 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
-    attention=MappingProxyType({"H100": fitted(5.6e14), "H200": fitted(5.6e14)}),  # cuDNN of 2025, as the kernel table
+    tensor_exposed=fitted(0.673),
+    tensor_backward=_BEHIND_WEIGHT_GRADIENTS,
+    data_exposed=fitted(0.422),
+    permute_bytes=fitted(8.31),
+    fp8_gemm=fitted(1.72),
+    gradient_bytes=Figure(2.0, "spec", "performance recipes of NVIDIA NeMo and Megatron-Bridge reduce BF16 gradients"),
+    moe_layer_s=fitted(0.167 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
+    attention=MappingProxyType({"H100": fitted(5.93e14), "H200": fitted(5.6e14)}),  # cuDNN of 2025, as the kernel table
     known_on=("H100", "H200", "GH200", "A100", "B200", "GB200"),
 )
-_MEGATRON_EAGER = replace(_MEGATRON, name="megatron eager router", moe_layer_s=fitted(0.84 * MILLISECOND))
+_MEGATRON_EAGER = replace(
+    _MEGATRON,
+    name="megatron eager router",
+    moe_layer_s=fitted(1.11 * MILLISECOND),
+    permute_bytes=fitted(16.4),
+)
 _NEMO = replace(_MEGATRON_EAGER, name="nemo 24", attention=MappingProxyType({}))  # cuDNN of 2024
 _MEGATRON_2021 = replace(
     PHYSICS,
-    name="megatron-lm",
-    elementwise=fitted(1.35),
-    tensor_exposed=fitted(0.80),
+    name="megatron-lm 2021",
+    data_exposed=assumed(1.0, "gradients are reduced after the last backward pass; overlap came in 2023"),
+    gradient_bytes=Figure(2.0, "spec", "gradients in FP16 unless accumulate-allreduce-grads-in-fp32 is set"),
+    elementwise=fitted(1.17),
+    tensor_exposed=fitted(0.894),
     score_bytes=(
-        assumed(18.0, "mask, softmax and dropout of unfused attention (arXiv 2205.05198, section 4)"),
-        assumed(23.0, "mask, softmax and dropout of unfused attention (arXiv 2205.05198, section 4)"),
+        Figure(
+            11.0, "spec", _SCORES + ": written, read and written by the softmax, by the dropout with its mask, read"
+        ),
+        Figure(19.0, "spec", _SCORES + ": dropout and softmax backwards, two products read what they leave"),
     ),
     known_on=("A100",),
 )
+_MEGATRON_2022 = replace(_MEGATRON_2021, name="megatron-lm", tensor_backward=_BEHIND_WEIGHT_GRADIENTS)
 _MPT = replace(
     PHYSICS,
     name="llm-foundry",
-    gather_exposed=fitted(0.62),
-    reduce_exposed=fitted(0.62),
-    attention=MappingProxyType({"H100": fitted(2.121e14)}),  # FlashAttention of 2023, written for A100
+    gather_exposed=fitted(0.528),
+    reduce_exposed=fitted(0.528),
+    fp8_gemm=fitted(1.71),
+    attention=MappingProxyType({"H100": fitted(2.13e14)}),  # FlashAttention of 2023, written for A100
     full_shard_from=2,
     known_on=("A100", "H100"),
 )
 _TORCHTITAN = replace(
     PHYSICS,
     name="torchtitan",
-    tensor_exposed=fitted(0.70),
+    tensor_exposed=fitted(0.868),
+    gather_exposed=fitted(0.561),
+    reduce_exposed=fitted(0.561),
+    fp8_gemm=fitted(1.93),
     attention=MappingProxyType(
         {
-            "H100": fitted(2.2e14, "FlashAttention-2 through SDPA on the 500 W part, fitted to torchtitan rows"),
-            "H200": Figure(3.3e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
+            "H100": fitted(2.18e14, "FlashAttention-2 through SDPA on the 500 W part, fitted to torchtitan rows"),
+            "H200": Figure(3.18e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
         }
     ),
-    logit_memory_train=Figure(12.0, "fitted", MEMORY_ROWS),
-    selective_memory=Figure(0.40, "fitted", MEMORY_ROWS),
+    logit_memory_train=Figure(13.7, "fitted", MEMORY_ROWS),
+    selective_memory=Figure(0.38, "fitted", MEMORY_ROWS),
     selective_recompute=(("elementwise", 1.0), ("gemm", 0.5)),  # every second matrix product is kept
     full_shard_from=2,
     known_on=("H100", "H200"),
 )
+_TORCHTITAN_2025 = replace(
+    _TORCHTITAN,
+    name="torchtitan 2025",
+    logit_memory_train=fitted(5.7, MEMORY_ROWS + "; the compiled loss keeps BF16 logits and one FP32 copy"),
+)
 _PRIME = replace(
     PHYSICS,
     name="prime-rl",
-    elementwise=fitted(6.9),
+    elementwise=fitted(8.65),
+    gather_exposed=fitted(0.332),
+    reduce_exposed=fitted(0.332),
     logit_bytes=assumed(28.0, "FP32 log-probabilities and entropy"),
-    lora_traffic=fitted(5.0),
-    micro_batch_s=fitted(0.9 * MILLISECOND),
-    micro_batch_lora_s=fitted(0.9 * MILLISECOND),
-    moe_layer_s=fitted(3.0 * MILLISECOND),
+    lora_traffic=fitted(2.47),
+    micro_batch_s=fitted(1.22 * MILLISECOND),
+    micro_batch_lora_s=fitted(1.22 * MILLISECOND),
+    moe_layer_s=fitted(3.87 * MILLISECOND),
     attention=MappingProxyType(
         {
-            "H100": fitted(7.183e14),  # FlashAttention-3
-            "H200": fitted(7.183e14),
-            "B200": Figure(3.3e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
+            "H100": fitted(6.47e14),  # FlashAttention-3
+            "H200": fitted(6.6e14),
+            "B200": Figure(3.37e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
         }
     ),
     logit_memory_train=Figure(0.0, "fitted", MEMORY_ROWS + ": the RL loss runs in chunks"),
@@ -158,6 +193,7 @@ _RL_FSDP = replace(
 _RL_MEGATRON = replace(
     _RL,
     name="unknown megatron",
+    tensor_backward=_BEHIND_WEIGHT_GRADIENTS,
     micro_batch_s=fitted(0.29 * MILLISECOND, RL_LOGS),
     micro_batch_lora_s=fitted(0.29 * MILLISECOND, RL_LOGS),
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
@@ -199,9 +235,11 @@ CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
         ("megatron-bridge", "megatron"): _MEGATRON,
         ("megatron-bridge eager", "megatron"): _MEGATRON_EAGER,
         ("nemo", "megatron"): _NEMO,
-        ("megatron-lm", "megatron"): _MEGATRON_2021,
+        ("megatron-lm", "megatron"): _MEGATRON_2022,
+        ("megatron-lm 2021", "megatron"): _MEGATRON_2021,
         ("llm-foundry", "fsdp"): _MPT,
         ("torchtitan", "fsdp"): _TORCHTITAN,
+        ("torchtitan 2025", "fsdp"): _TORCHTITAN_2025,
         ("prime-rl", "fsdp"): _PRIME,
         ("prime-rl sft", "fsdp"): _PRIME_SFT,
     }

@@ -25,7 +25,7 @@ def price_function(work: StageWork, nodes: int, machine: Machine) -> tuple[TimeT
     1969: makespan <= total / m + longest * (1 - 1 / m)). No worker is counted beyond the node's cores.
     """
     workers = max(min(work.workers_per_node, int(machine.host_cores.value)), 1) * nodes
-    mean, samples = work.cpu_seconds_per_sample, work.sequences
+    mean, samples = work.cpu_seconds_per_sample, work.sequences  # of several turns, the last one's call
     even = samples * mean / workers
     rounds = np.ceil(samples / workers) * mean
     spread = Lengths.from_mean(_RESOLUTION, int(_RESOLUTION * SLOWEST_OVER_MEAN), VARIATION)

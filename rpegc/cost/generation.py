@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.architecture import Architecture
-from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds
+from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds, whole_layers
 from rpegc.cost.engine_memory import engine_memory, memory_terms, sequence_slots
 from rpegc.cost.engines import (
     ACROSS_NODES_LAYER_S,
@@ -30,6 +30,7 @@ from rpegc.cost.engines import (
 )
 from rpegc.cost.rollout import Rollout, length_grid, roll_out
 from rpegc.cost.table import PriceTable, TimeTerm
+from rpegc.cost.turns import turn_terms
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
 from rpegc.target import BoolArray, Columns, FloatArray, IntArray, MeshClass
@@ -54,14 +55,17 @@ def price_generation(work: StageWork, mesh: MeshClass, layouts: Columns, machine
     memory = engine_memory(architecture, machine, shape, layouts)
     slots, runs = sequence_slots(memory, architecture, shape, layouts, work.prompt_tokens, work.response_tokens)
     bill = _bill(work, architecture, machine, engine, shape, layouts, slots)
+    times = _time_terms(bill, runs, engine, work, machine)
+    turns = turn_terms(work, machine, engine, shape, layouts, mesh.nodes, bill.completion[:, -1])
+    waited = sum((term.seconds for term in turns), start=np.zeros(len(runs)))
     signature, signatures = _signatures(layouts)
     return PriceTable(
         stage=work.stage,
         mesh=mesh,
         layouts=layouts,
-        times=_time_terms(bill, runs, engine, work, machine),
+        times=times + turns,
         memory=memory_terms(memory, machine, shape, layouts, work.engine_flags),
-        completion=np.where(runs[:, None], bill.completion, np.inf),
+        completion=np.where(runs[:, None], bill.completion + waited[:, None], np.inf),
         signature=signature,
         signatures=signatures,
         interval=generation_interval(work.framework, work.engine_class, machine.accelerator.name, work.engine_flags),
@@ -112,14 +116,14 @@ def _bill(
     additions = _additions(work, architecture, machine, shape)
     model = decode_model(architecture, machine, engine, shape)
     prefill = _prefill(work, architecture, machine, engine, shape, layouts, engines)
-    grid = length_grid(work.response_tokens, work.sequences)
+    grid = length_grid(work.generated_tokens, work.sequences)
     blocks = []
     for start in range(0, len(slots), _BLOCK_ROWS):
         part = slice(start, start + _BLOCK_ROWS)
         rollout = roll_out(
-            work.response_tokens,
+            work.generated_tokens,
             grid,
-            work.prompt_tokens.mean,
+            work.prompt_tokens.mean + 0.5 * work.observed_tokens,
             sequences[part],
             slots[part],
             engines[part],
@@ -203,13 +207,13 @@ def _prefill(
     tokens = per_engine * prompt.mean
     batch = np.minimum(chunk, tokens)
     one = prefill_seconds(architecture, machine, engine, shape, prompt.mean, prompt.second_moment, batch)
-    overhead = engine.step_s.value + engine.layer_s.value * architecture.layers
+    overhead = engine.step_s.value + engine.layer_s.value * whole_layers(architecture)
     chunks = np.ceil(tokens / chunk)
     return np.asarray(engine.prefill_interference.value * per_engine * one / shape.pp + chunks * overhead)
 
 
 def _additions(work: StageWork, architecture: Architecture, machine: Machine, shape: EngineShape) -> _Additions:
-    flags, layers = work.engine_flags, float(architecture.layers)
+    flags, layers = work.engine_flags, whole_layers(architecture)
     factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, flags).value
     per_layer = EAGER_LAYER_S.value * ("eager" in flags) + LORA_LAYER_S.value * ("lora" in flags)
     across = ACROSS_NODES_LAYER_S.value * (shape.tp > shape.gpus_per_node * machine.nodes_per_domain)

@@ -94,19 +94,19 @@ def weight_tensors(architecture: Architecture) -> tuple[tuple[int, int], ...]:
     Experts are stacked: one tensor of gate and up, one of down per layer (transformers 5).
     """
     a = architecture
-    tensors = [
-        (2 * a.layers, a.hidden * a.heads * a.head_dim),
-        (2 * a.layers, a.hidden * a.kv_heads * a.head_dim),
+    tensors = [(mixer.layers, elements) for mixer in a.mixers for elements in mixer.tensors(a.hidden)]
+    tensors += [
         (a.mlp_matrices * a.dense_layers, a.hidden * a.intermediate),
         (1 if a.tied_embeddings else 2, a.embedding_parameters),
     ]
     if a.moe_layers:
-        stacked = a.experts * a.hidden * a.expert_intermediate
+        stacked = a.experts * a.expert_depth * a.expert_intermediate
         tensors += [
             (a.moe_layers, (a.mlp_matrices - 1) * stacked),
             (a.moe_layers, stacked),
             (a.moe_layers, a.router_parameters),
             (a.mlp_matrices * a.moe_layers, a.hidden * a.shared_intermediate),
+            (2 * a.moe_layers, a.hidden * a.expert_hidden),
         ]
     return tuple((count, elements) for count, elements in tensors if count and elements)
 

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from rpegc.architecture import Architecture
 from rpegc.cost.constants import (
     ATTENTION_BACKWARD,
     ELEMENTWISE_BACKWARD,
     FP8_CAST_BYTES,
     FP8_ROWWISE_SPEEDUP,
-    GROUPED_GEMM_HALF_ROWS,
     GROUPED_GEMM_SHARE,
     KERNEL_LAUNCH_S,
     KERNELS_PER_LAYER,
     KERNELS_PER_MOE_LAYER,
     NVFP4_SPEEDUP,
-    PERMUTE_BYTES,
+    RECURRENCE_SHARE,
     UNFUSED_SCORE_SHARE,
 )
 from rpegc.cost.framework import attention_asymptote
-from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds, gemm_seconds
+from rpegc.cost.gemm import gemm_seconds
+from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds
 from rpegc.cost.step_shape import StepShape
-from rpegc.target import FloatArray
+from rpegc.target import FloatArray, IntArray
 
 Seconds = tuple[FloatArray, FloatArray]
 
@@ -32,16 +33,21 @@ Seconds = tuple[FloatArray, FloatArray]
 def linear_shapes(shape: StepShape) -> tuple[tuple[float, FloatArray, FloatArray], ...]:
     """Return (occurrences per layer, output width, input width) of a layer's dense matrices as one GPU holds them.
 
-    Tensor parallelism splits the outputs of qkv and of the MLP's first matrices, the inputs of the others. A model of
-    mixed layers counts each kind by its share.
+    Tensor parallelism splits the outputs of a mixer's and the MLP's first matrices, the inputs of the others. A model
+    of mixed layers counts each kind by its share.
     """
     a, tp = shape.architecture, shape.tp
     hidden = np.full(shape.rows, float(a.hidden))
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    shapes = [
-        (1.0, (a.heads + 2 * a.kv_heads) * a.head_dim / tp, hidden),
-        (1.0, hidden, a.heads * a.head_dim / tp),
-    ]
+    shapes: list[tuple[float, FloatArray, FloatArray]] = []
+    for mixer in a.mixers:
+        for matrix in mixer.matrices(a.hidden):
+            outputs = matrix.width / np.where(matrix.split == "width", tp, 1.0)
+            inputs = matrix.depth / np.where(matrix.split == "depth", tp, 1.0)
+            shapes.append((mixer.layers / a.layers, outputs, inputs))
+    if a.expert_hidden and moe > 0:
+        latent = np.full(shape.rows, float(a.expert_hidden))
+        shapes += [(moe, latent, hidden), (moe, hidden, latent)]
     for share, width in ((dense, a.intermediate), (moe, a.shared_intermediate)):
         if share > 0 and width > 0:
             shapes += [(share, (a.mlp_matrices - 1) * width / tp, hidden), (share, hidden, width / tp)]
@@ -54,15 +60,51 @@ def gemm(shape: StepShape) -> Seconds:
     Backward = the input's gradient (m, k, n) and the weight's (n, k, m); adapters leave the latter out. The flags
     "fp8", "fp8_rowwise" and "nvfp4" raise the asymptote.
     """
-    speedup = fp8_speedup(shape)
-    forward, backward = np.zeros(shape.rows), np.zeros(shape.rows)
-    for share, width, depth in linear_shapes(shape):
-        forward += share * gemm_seconds(shape.machine, shape.tokens, width, depth, speedup=speedup)
-        if shape.training:
-            backward += share * gemm_seconds(shape.machine, shape.tokens, depth, width, speedup=speedup)
-            if not shape.work.lora_rank:
-                backward += share * gemm_seconds(shape.machine, width, depth, shape.tokens, speedup=speedup)
-    return forward, backward
+    return _products(shape, shape.tokens, linear_shapes(shape), fp8_speedup(shape))
+
+
+def _products(
+    shape: StepShape,
+    tokens: FloatArray,
+    matrices: tuple[tuple[float, FloatArray, FloatArray], ...],
+    speedup: float,
+    groups: FloatArray | None = None,
+) -> Seconds:
+    """Return seconds of products with matrices (occurrences, output width, input width), as one call of the curve.
+
+    Backward = the input's gradient (tokens, in, out) and, without adapters, the weight's (out, in, tokens). Layouts
+    that differ in neither sizes nor `groups` are priced once.
+    """
+    sizes = [(share, tokens, out, into) for share, out, into in matrices]
+    count = len(sizes)
+    if shape.training:
+        sizes += [(share, tokens, into, out) for share, out, into in matrices]
+        if not shape.work.lora_rank:
+            sizes += [(share, out, into, tokens) for share, out, into in matrices]
+    varying = [tokens, *(width for _, *widths in matrices for width in widths), *(() if groups is None else (groups,))]
+    first, again = distinct_rows(varying)
+    table = np.empty((3, len(sizes), len(first)))
+    for row, (_, *size) in enumerate(sizes):
+        for axis, values in enumerate(size):
+            table[axis, row] = values[first]
+    m, n, k = table
+    each = gemm_seconds(shape.machine, m, n, k, speedup=speedup, groups=1.0 if groups is None else groups[first])
+    each = each * np.array([size[0] for size in sizes])[:, None]
+    return np.sum(each[:count], axis=0)[again], np.sum(each[count:], axis=0)[again]
+
+
+def distinct_rows(columns: list[FloatArray]) -> tuple[IntArray, IntArray]:
+    """Return the first row of every distinct combination of values, and for every row the number of its combination."""
+    rows = len(columns[0])
+    if rows == 1:
+        return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    key = np.zeros(rows, dtype=np.int64)
+    for column in columns:
+        if column.min() != column.max():
+            values, codes = np.unique(column, return_inverse=True)
+            key = key * len(values) + codes
+    _, first, again = np.unique(key, return_index=True, return_inverse=True)
+    return first, again
 
 
 def fp8_speedup(shape: StepShape) -> float:
@@ -75,16 +117,30 @@ def fp8_speedup(shape: StepShape) -> float:
 
 
 def casts(shape: StepShape) -> Seconds:
-    """Casting inputs to FP8: 1.53 (6 H + 3 I + 3 h d) / tp bytes per token and direction, at memory bandwidth.
+    """Casting inputs to FP8: 3 B (BF16 read, FP8 written) times 1.53 per element, at memory bandwidth.
 
-    I of a MoE layer is K times the expert's width, and the shared expert's. Source: fitted to FP8 training rows.
+    Elements per token and direction: (2 H + h d + I) / tp; of a MoE layer K (H + Im) for the experts, whose tokens are
+    split over tp, and I of the shared expert. Source: fitted to FP8 training rows (the factor: scaling and transposes).
     """
     a = shape.architecture
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
-    per_token = FP8_CAST_BYTES.value * (6.0 * a.hidden + 3.0 * width + 3.0 * a.heads * a.head_dim) / shape.tp
+    width = dense * a.intermediate + moe * (
+        a.shared_intermediate + a.experts_per_token * (a.expert_depth + a.expert_intermediate)
+    )
+    per_token = FP8_CAST_BYTES.value * 3.0 * (2.0 * a.hidden + width + inner_width(a)) / shape.tp
     forward = elementwise_seconds(shape.machine, per_token * shape.tokens)
     return forward, forward * shape.training
+
+
+def inner_width(architecture: Architecture) -> float:
+    """Return the mean width of what a layer's mixer hands to its output projection: heads times head width."""
+    a = architecture
+    return sum(mixer.layers / a.layers * mixer.matrices(a.hidden)[-1].depth for mixer in a.mixers)
+
+
+def mixer_channels(architecture: Architecture) -> float:
+    """Return the mean elements per token that a layer's mixer moves in element-wise kernels and keeps for backward."""
+    return sum(mixer.layers / architecture.layers * mixer.channels for mixer in architecture.mixers)
 
 
 def unfused_attention(shape: StepShape) -> Seconds:
@@ -107,26 +163,30 @@ def attention(shape: StepShape) -> Seconds:
     """Fused causal attention: 4 heads * head_dim FLOP per token and attended position, of which each GPU has 1/tp.
 
     Context and Ulysses parallelism split the tokens (or the heads) of longer micro-batches: the work per token stays.
+    Layers with a window attend to fewer positions; each kind of layer counts by its share.
     """
     if shape.constants.score_bytes[0].value > 0:
         return unfused_attention(shape)
     a = shape.architecture
-    forward = attention_forward_seconds(
-        shape.machine,
-        shape.tokens,
-        a.heads / shape.tp,
-        a.head_dim,
-        shape.context,
-        kv_heads=a.kv_heads / shape.tp,
-        asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
-    )
+    forward = np.zeros(shape.rows)
+    for mixer in a.score_mixers:
+        forward += (mixer.layers / a.layers) * attention_forward_seconds(
+            shape.machine,
+            shape.tokens,
+            mixer.heads / shape.tp,
+            mixer.score_width,
+            mixer.attended_in_pass(shape.context),
+            kv_heads=mixer.score_heads / shape.tp,
+            asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
+        )
     return forward, forward * ATTENTION_BACKWARD.value * shape.training
 
 
 def elementwise(shape: StepShape) -> Seconds:
     """Norms, rotary embedding, activation, residuals: 2 (10 H/sp + 2 (h + kv) d/tp + c I/tp) bytes per token.
 
-    c = 3 for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
+    10 H stand for two norms; recurrent layers move what their convolution and gate take in place of 2 (h + kv) d. c = 3
+    for a gated MLP, else 2; sp = tp with sequence parallelism, else 1. Experts see K times T/tp tokens.
     The framework multiplies the traffic.
     """
     a, tp = shape.architecture, shape.tp
@@ -134,10 +194,22 @@ def elementwise(shape: StepShape) -> Seconds:
     channels = 3.0 if a.mlp_matrices == 3 else 2.0
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
     width = dense * a.intermediate + moe * (a.shared_intermediate + a.experts_per_token * a.expert_intermediate)
-    per_token = 2.0 * (10.0 * a.hidden / split + (2.0 * (a.heads + a.kv_heads) * a.head_dim + channels * width) / tp)
+    per_token = 2.0 * (5.0 * a.layer_norms * a.hidden / split + (mixer_channels(a) + channels * width) / tp)
     traffic = per_token * shape.tokens * shape.constants.elementwise.value
     forward = elementwise_seconds(shape.machine, traffic)
     return forward, forward * ELEMENTWISE_BACKWARD.value * shape.training
+
+
+def recurrence(shape: StepShape) -> Seconds:
+    """Scans of linear attention and state-space layers: their chunked products at a share of the GEMM asymptote.
+
+    Backward twice that. Tensor parallelism splits the heads. Source of the share: `RECURRENCE_SHARE`.
+    """
+    a = shape.architecture
+    flops = sum(mixer.layers / a.layers * mixer.scan_flops for mixer in a.mixers)
+    rate = RECURRENCE_SHARE.value * shape.machine.accelerator.gemm_sustained.value
+    forward = flops * shape.tokens / shape.tp / rate
+    return forward, 2.0 * forward * shape.training
 
 
 def adapters(shape: StepShape) -> Seconds:
@@ -156,33 +228,28 @@ def adapters(shape: StepShape) -> Seconds:
 def experts(shape: StepShape) -> Seconds:
     """Grouped matrix products of the routed experts, averaged over all layers.
 
-    A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts; the asymptote is
-    0.79 of the dense one, reached by half at 532 rows per expert. Never quicker than reading the experts' weights.
+    A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts: one product for each
+    expert, of T/tp K ep / E rows, all in one kernel at the GPU's GEMM curve, of whose rate grouped kernels reach 0.79.
+    Backward as for dense matrices. Never quicker than reading the experts' weights.
     """
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    accelerator = shape.machine.accelerator
     routed = shape.tokens / shape.tp * a.experts_per_token * shape.etp
-    width = a.expert_intermediate / shape.etp
-    rows = np.maximum(routed * shape.ep / a.experts, 1e-9)
-    speedup = shape.constants.fp8_experts.value if shape.work.engine_flags & {"fp8", "nvfp4"} else 1.0
-    asymptote = accelerator.gemm_sustained.value * GROUPED_GEMM_SHARE.value * speedup
-    rate = asymptote * rows / (rows + GROUPED_GEMM_HALF_ROWS.value) * width / (width + accelerator.gemm_k0.value)
-    flops = 2.0 * a.mlp_matrices * a.hidden * width * routed
-    weights = 2.0 * a.mlp_matrices * a.hidden * width * a.experts / shape.ep
-    pass_s = np.maximum(flops / rate, weights / accelerator.hbm_achieved.value)
-    share = a.moe_layers / a.layers
-    gradients = 1.0 if shape.work.lora_rank else 2.0
-    return share * pass_s, share * gradients * pass_s * shape.training
+    groups = a.experts / shape.ep
+    rows = np.maximum(routed / groups, 1e-9)
+    width, hidden = a.expert_intermediate / shape.etp, np.full(shape.rows, float(a.expert_depth))
+    share = a.moe_layers / a.layers / GROUPED_GEMM_SHARE.value
+    matrices = ((share, (a.mlp_matrices - 1) * width, hidden), (share, hidden, width))
+    return _products(shape, rows, matrices, fp8_speedup(shape), groups)
 
 
 def routing(shape: StepShape) -> Seconds:
-    """Router, permutation (12 B K H per token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x)."""
+    """Router, permutation (B per K H and token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x)."""
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    traffic = PERMUTE_BYTES.value * a.experts_per_token * a.hidden * shape.tokens / shape.tp
+    traffic = shape.constants.permute_bytes.value * a.experts_per_token * a.expert_depth * shape.tokens / shape.tp
     permute = elementwise_seconds(shape.machine, traffic)
     fixed = shape.constants.moe_layer_s.value
     share = a.moe_layers / a.layers
@@ -194,21 +261,17 @@ def logits_and_loss(shape: StepShape) -> Seconds:
     a = shape.architecture
     if shape.work.head == "scalar":
         return np.zeros(shape.rows), np.zeros(shape.rows)
-    vocabulary, hidden = a.vocabulary / shape.tp, float(a.hidden)
+    vocabulary, hidden = a.vocabulary / shape.tp, np.full(shape.rows, float(a.hidden))
     traffic = elementwise_seconds(shape.machine, shape.constants.logit_bytes.value * shape.tokens * vocabulary)
-    forward = gemm_seconds(shape.machine, shape.tokens, vocabulary, hidden) + traffic
-    if not shape.training:
-        return forward, np.zeros(shape.rows)
-    backward = gemm_seconds(shape.machine, shape.tokens, hidden, vocabulary) + traffic
-    if not shape.work.lora_rank:
-        backward = backward + gemm_seconds(shape.machine, vocabulary, hidden, shape.tokens)
-    return forward, backward
+    forward, backward = _products(shape, shape.tokens, ((1.0, vocabulary, hidden),), 1.0)
+    return forward + traffic, (backward + traffic) * shape.training
 
 
 def host_launch_seconds(shape: StepShape) -> FloatArray:
     """Return the least time in which the host can launch one layer's kernels, all directions of a micro-batch."""
     a = shape.architecture
-    kernels = (a.dense_layers * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
+    dense = a.dense_layers + 0.5 * a.bare_layers  # a mixer alone is half of a layer
+    kernels = (dense * KERNELS_PER_LAYER.value + a.moe_layers * KERNELS_PER_MOE_LAYER.value) / a.layers
     return kernels * KERNEL_LAUNCH_S.value * shape.constants.host_factor.value * passes(shape)
 
 

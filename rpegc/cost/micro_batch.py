@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.cost import exchange, layer
-from rpegc.cost.constants import PRETRAINING
+from rpegc.cost.constants import PRETRAINING, RECURRENCE_SHARE
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray
 
@@ -43,6 +43,9 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         _computed("attention", attention, "4 h d FLOP per token and attended position; " + PRETRAINING),
         _computed("elementwise", layer.elementwise(shape), "bytes per token over HBM bandwidth; " + PRETRAINING),
     ]
+    if shape.architecture.recurrent_layers:
+        share = RECURRENCE_SHARE
+        terms.append(_computed("recurrence", layer.recurrence(shape), share.source, share.provenance))
     if shape.work.engine_flags & {"fp8", "fp8_rowwise", "nvfp4"}:
         terms.append(_computed("casts", layer.casts(shape), "casts to FP8; " + PRETRAINING))
     if shape.work.lora_rank:
@@ -52,14 +55,15 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         terms.append(_computed("experts", layer.experts(shape), source))
         terms.append(_computed("routing", layer.routing(shape), "permutation and fixed time; " + PRETRAINING))
     attention_s = attention[0] + attention[1]
-    for name, exchanged, backward in (
-        ("tensor_parallel", exchange.tensor_parallel(shape), 1.0),
-        ("context_parallel", exchange.context_parallel(shape, attention_s), 2.0),
-        ("ulysses", exchange.ulysses(shape), 1.0),
-        ("expert_parallel", exchange.expert_parallel(shape), 1.0),
+    covered = 1.0 if shape.work.lora_rank else shape.constants.tensor_backward.value
+    for name, exchanged, backward, remaining in (
+        ("tensor_parallel", exchange.tensor_parallel(shape), 1.0, covered),
+        ("context_parallel", exchange.context_parallel(shape, attention_s), 2.0, 1.0),
+        ("ulysses", exchange.ulysses(shape), 1.0, 1.0),
+        ("expert_parallel", exchange.expert_parallel(shape), 1.0, 1.0),
     ):
         if np.any(exchanged[0] > 0):
-            terms.append(_exchanged(shape, name, exchanged, backward))
+            terms.append(_exchanged(shape, name, exchanged, backward, remaining))
     return tuple(terms)
 
 
@@ -74,14 +78,17 @@ def recomputed(shape: StepShape, terms: tuple[LayerTerm, ...]) -> FloatArray:
     return np.where(shape.recompute_full, whole, np.where(shape.recompute_selective, part, 0.0))
 
 
-def _computed(name: str, seconds: layer.Seconds, source: str) -> LayerTerm:
+def _computed(name: str, seconds: layer.Seconds, source: str, provenance: str = "fitted") -> LayerTerm:
     zero = np.zeros(len(seconds[0]))
-    return LayerTerm(name, seconds[0], np.broadcast_to(seconds[1], zero.shape), zero, zero, "fitted", source)
+    return LayerTerm(name, seconds[0], np.broadcast_to(seconds[1], zero.shape), zero, zero, provenance, source)
 
 
-def _exchanged(shape: StepShape, name: str, exchanged: exchange.Exchange, backward: float) -> LayerTerm:
+def _exchanged(
+    shape: StepShape, name: str, exchanged: exchange.Exchange, backward: float, remaining: float
+) -> LayerTerm:
+    """Return an exchange that the backward pass repeats `backward` times, `remaining` of its exposed share exposed."""
     wire, exposed = exchanged
     again = backward * shape.training
     source = "collective curves of the machine; exposed share " + PRETRAINING
-    hidden = wire - exposed
-    return LayerTerm(name, exposed, again * exposed, hidden, again * hidden, "fitted", source)
+    late = remaining * exposed
+    return LayerTerm(name, exposed, again * late, wire - exposed, again * (wire - late), "fitted", source)

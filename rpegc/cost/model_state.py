@@ -80,12 +80,10 @@ def adapter_parameters(architecture: Architecture, rank: int) -> float:
     transformers 5, so they are left out.
     """
     a = architecture
-    width = a.heads * a.head_dim
-    kv_width = a.kv_heads * a.head_dim
-    attention = 2 * (a.hidden + width) + 2 * (a.hidden + kv_width)
+    mixers = sum(mixer.layers * mixer.adapter_width(a.hidden) for mixer in a.mixers)
     dense = a.mlp_matrices * (a.hidden + a.intermediate) * a.dense_layers
     shared = a.mlp_matrices * (a.hidden + a.shared_intermediate) * (a.moe_layers if a.shared_intermediate else 0)
-    return float(rank * (attention * a.layers + dense + shared))
+    return float(rank * (mixers + dense + shared))
 
 
 def updated_parameters(shape: StepShape, local: LocalParameters) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Seconds of the kernels of one GPU: matrix products, attention, element-wise traffic. Vectorised, broadcasting.
+"""Seconds of attention and of element-wise traffic on one GPU (matrix products: `rpegc.cost.gemm`). Broadcasting.
 
 Every asymptote comes twice: of short kernel runs at boost clock (`sustained=False`, what kernel tables show) and as
 reached in training (`sustained=True`, limited by power). Prices of training and forward passes want the second.
@@ -9,25 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rpegc.hardware import Figure, Machine
+from rpegc.cost.gemm import BF16_BYTES, powered
+from rpegc.hardware import Accelerator, Figure, Machine
 from rpegc.target import FloatArray
-
-BF16_BYTES = 2.0
-"""Bytes of one element of a BF16 tensor."""
 
 QUERY_TILE_TOKENS = Figure(128.0, "assumed", "rows of a query tile in FlashAttention kernels (arXiv 2307.08691)")
 """Query tokens that one thread block of an attention kernel handles."""
 
 SMALL_HEAD_DIM = 128
 """Below this head size attention kernels of some GPUs lose rate (`attention_small_head_factor`)."""
-
-ATTENTION_REFERENCE_GROUP = 8.0
-"""Query heads per key-value head at which the kernel table's half-saturation lengths hold."""
-
-ATTENTION_GROUP_EXPONENT = Figure(
-    0.47, "fitted", "fitted to the attention kernel tables of aiconfigurator @095f58a (0.44 on H100, 0.49 on A100)"
-)
-"""Small groups share fewer loads of keys and values: the half-saturation length falls as group^0.47, from 2 on."""
 
 ATTENTION_BACKWARD_FLOPS = Figure(
     2.5, "spec", "five matrix products against two of the forward pass (arXiv 2307.08691)"
@@ -38,31 +28,6 @@ FP8_SPEEDUP_HOPPER = Figure(
     1.80, "fitted", "fitted to published FP8 training rows: NVIDIA Megatron-Bridge and NeMo performance summaries"
 )
 """FP8 over BF16 asymptote of a matrix product on Hopper; pass it as `speedup`."""
-
-
-def gemm_seconds(
-    machine: Machine, m: ArrayLike, n: ArrayLike, k: ArrayLike, sustained: bool = True, speedup: ArrayLike = 1.0
-) -> FloatArray:
-    """Seconds of a BF16 matrix product (m, k) x (k, n); m, n, k and `speedup` broadcast. Zero where a size is zero.
-
-        t = t0 + max(2mnk / (P eta), 2 (mk + nk + mn) / BW),   eta = m/(m+m0) * n/(n+n0) * k/(k+k0)
-
-    P is `gemm_sustained` or `gemm_asymptote`; `speedup` (FP8 over BF16) multiplies P and, since a faster product needs
-    larger sizes to saturate, m0, n0 and k0. Source: curve fitted to the BF16 GEMM kernel tables of aiconfigurator
-    (H100, A100); asymptotes in training fitted to published training rows.
-    """
-    gpu = machine.accelerator
-    m, n, k, speedup = (np.asarray(size, dtype=np.float64) for size in (m, n, k, speedup))
-    saturation = (
-        _share(m, gpu.gemm_m0.value * speedup)
-        * _share(n, gpu.gemm_n0.value * speedup)
-        * _share(k, gpu.gemm_k0.value * speedup)
-    )
-    asymptote = (gpu.gemm_sustained if sustained else gpu.gemm_asymptote).value * speedup
-    work = 2.0 * m * n * k
-    compute = _divide(work, asymptote * saturation)
-    traffic = BF16_BYTES * (m * k + n * k + m * n) / gpu.gemm_bandwidth.value
-    return np.where(work > 0, gpu.gemm_launch_s.value + np.maximum(compute, traffic), 0.0)
 
 
 def attention_forward_seconds(
@@ -82,8 +47,9 @@ def attention_forward_seconds(
         t = t0 + max(4 T h d c / (P * s/(s+s0) * waves), 2 T d (2h + 2kv) / BW),   s = 2c
 
     In training (`sustained`) P is `attention_forward_asymptote`, s0 = 400 and waves = 1; `asymptote` (FLOP/s)
-    replaces P where the kernel is known. Otherwise P and s0 are those of the kernel table, s0 times (8/g)^0.47 for
-    g = max(h/kv, 2) query heads per key-value head, and waves = w/(w+w0), w = T h / (128 multiprocessors).
+    replaces P where the kernel is known. Otherwise P and s0 are those of the kernel table, waves = w/(w+w0) for
+    w = T h / (128 multiprocessors) query tiles a multiprocessor, long kernels lose `attention_power_loss`, and the new
+    keys and values are written to the engine's cache (`kv_write_seconds`), as the tables count it.
     Below head size 128 the rate takes `attention_small_head_factor`.
     Source: fitted to the attention kernel tables of aiconfigurator (H100, A100) and to long-context training rows.
     """
@@ -92,19 +58,33 @@ def attention_forward_seconds(
         np.asarray(size, dtype=np.float64) for size in (batch_tokens, heads, head_dim, mean_context)
     )
     keys = heads if kv_heads is None else np.asarray(kv_heads, dtype=np.float64)
-    half: FloatArray | float = gpu.attention_training_s0.value
-    if not sustained:
-        group = np.maximum(_divide(heads, keys), 2.0)
-        half = gpu.attention_table_s0.value * (ATTENTION_REFERENCE_GROUP / group) ** ATTENTION_GROUP_EXPONENT.value
     peak = gpu.attention_forward_asymptote if sustained else gpu.attention_table_asymptote
+    half = (gpu.attention_training_s0 if sustained else gpu.attention_table_s0).value
     rate = (peak.value if asymptote is None else asymptote) * _share(2.0 * context, half)
     rate = rate * np.where(head_dim < SMALL_HEAD_DIM, gpu.attention_small_head_factor.value, 1.0)
     if not sustained:
         waves = tokens * heads / (QUERY_TILE_TOKENS.value * gpu.multiprocessors.value)
         rate = rate * _share(waves, gpu.attention_table_w0.value)
     work = 4.0 * tokens * heads * head_dim * context
+    compute = _divide(work, rate)
+    if not sustained:
+        compute = compute * powered(compute, gpu.attention_power_loss.value)
     traffic = BF16_BYTES * tokens * head_dim * 2.0 * (heads + keys) / gpu.gemm_bandwidth.value
-    return np.where(work > 0, gpu.attention_launch_s.value + np.maximum(_divide(work, rate), traffic), 0.0)
+    seconds = gpu.attention_launch_s.value + np.maximum(compute, traffic)
+    if not sustained:
+        seconds = seconds + kv_write_seconds(gpu, tokens, keys, head_dim)
+    return np.where(work > 0, seconds, 0.0)
+
+
+def kv_write_seconds(gpu: Accelerator, tokens: FloatArray, kv_heads: FloatArray, head_dim: FloatArray) -> FloatArray:
+    """Seconds to write new keys and values into an engine's paged cache: read and written, 8 B per channel and token.
+
+    A few heads make blocks too small for the memory: `kv_write_head_s` each; more are a fixed time per token and
+    their bytes. Source: fitted to the attention kernel tables of aiconfigurator (vLLM 0.14.0).
+    """
+    moved = 4.0 * BF16_BYTES * head_dim * kv_heads / gpu.kv_write_bandwidth.value
+    each = np.minimum(kv_heads * gpu.kv_write_head_s.value, gpu.kv_write_token_s.value + moved)
+    return np.asarray(tokens * each, dtype=np.float64)
 
 
 def attention_backward_seconds(forward_seconds: ArrayLike) -> FloatArray:

@@ -1,7 +1,14 @@
-"""What one stage has to do in one RL step: the input of every price. Built by the compiler from stage and pipeline."""
+"""What one stage has to do in one RL step: the input of every price. Built by the compiler from stage and pipeline.
+
+A stage works on the step's sequences unless its attributes say otherwise: `oversampling` prompts for each prompt that
+is trained on, `samples_per_prompt` sequences of each, `inputs_per_prompt` where a stage generates from what was
+generated, lengths of its own (`prompt_mean`, `prompt_p99`, `prompt_max`, the same of `response`), `turns` between
+which the function stage `environment` answers with `observation_tokens` in the mean.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +28,8 @@ class StageWork:
     `samples_in_flight_steps` counts copies of the step's buffers that live at once (1 when synchronous).
     Functions: `cpu_seconds_per_sample` on `workers_per_node` workers. `engine_flags` are engine facts that change
     prices (for example "eager", "lora"). `double_buffered` weights: a second copy while publication overlaps.
+    Between `turns` an environment takes `turn_cpu_seconds` on one of `turn_workers_per_node` workers and adds
+    `observation_tokens`, which count as response tokens but are read, not generated.
     """
 
     stage: str
@@ -43,6 +52,22 @@ class StageWork:
     engine_flags: frozenset[str] = frozenset()
     double_buffered: bool = False
     samples_in_flight_steps: int = 1
+    turns: int = 1
+    observation_tokens: float = 0.0
+    turn_cpu_seconds: float = 0.0
+    turn_workers_per_node: int = 1
+
+    @property
+    def observed_tokens(self) -> float:
+        """Mean tokens of a response that an environment adds."""
+        return (self.turns - 1) * self.observation_tokens
+
+    @property
+    def generated_tokens(self) -> Lengths:
+        """Lengths of what is generated of a response: all but what an environment adds."""
+        if not self.observed_tokens:
+            return self.response_tokens
+        return self.response_tokens.scaled(1.0 - self.observed_tokens / self.response_tokens.mean)
 
     @property
     def sequences(self) -> int:
@@ -87,6 +112,9 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
     distance = max(
         (edge.distance for edge in graph.edges if edge.target == stage.name and "weights" in edge.value), default=1
     )
+    environment = str(stage.attribute("environment", ""))
+    answering = graph.stage(environment) if environment and graph.has(environment) else stage
+    inputs = int(stage.attribute("inputs_per_prompt", 1))
     return StageWork(
         stage=stage.name,
         op=stage.op,
@@ -94,12 +122,12 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
         architecture=context.architectures.get(stage.model),
         framework=context.framework,
         engine_class=context.engine_class,
-        prompts=context.prompts,
-        samples_per_prompt=context.samples_per_prompt,
+        prompts=math.ceil(context.prompts * inputs * float(stage.attribute("oversampling", 1.0))),
+        samples_per_prompt=int(stage.attribute("samples_per_prompt", context.samples_per_prompt)),
         minibatches=context.minibatches if stage.op is Op.TRAIN else 1,
         epochs=context.epochs if stage.op is Op.TRAIN else 1,
-        prompt_tokens=context.prompt_tokens,
-        response_tokens=context.response_tokens,
+        prompt_tokens=_own_lengths(stage, "prompt") or context.prompt_tokens,
+        response_tokens=_own_lengths(stage, "response") or context.response_tokens,
         head=str(stage.attribute("head", "logits")),
         trained=trained,
         lora_rank=0 if stage.attribute("adapter", "on") == "off" else served_rank,
@@ -108,7 +136,20 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
         engine_flags=_engine_flags(stage, served_rank, distance),
         double_buffered=stage.op is Op.GENERATE and distance > 1,
         samples_in_flight_steps=max(1, distance),
+        turns=int(stage.attribute("turns", 1)),
+        observation_tokens=float(stage.attribute("observation_tokens", 0.0)),
+        turn_cpu_seconds=float(answering.attribute("cpu_seconds_per_sample", 0.0)),
+        turn_workers_per_node=int(answering.attribute("workers_per_node", 1)),
     )
+
+
+def _own_lengths(stage: Stage, key: str) -> Lengths | None:
+    """Return the lengths that a stage's attributes state, if they do."""
+    longest = int(stage.attribute(f"{key}_max", 0))
+    if not longest:
+        return None
+    p99 = float(stage.attribute(f"{key}_p99", 0.0))
+    return Lengths.from_figures(float(stage.attribute(f"{key}_mean")), longest, p99 or None)
 
 
 def _engine_flags(stage: Stage, served_rank: int, weight_distance: int) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rpegc.errors import InputError, SourcePosition
@@ -24,7 +24,8 @@ class ModelConfig:
 
     `shown` is the file as the user named it, or the catalogue name. `text` is the file's text ("" for the catalogue).
     `read_for` is the place in the user's pipeline that asked for it. `not_finite` is the first NaN or Infinity of the
-    file: no JSON, but written by Python for some models, so that the model is refused by its name first.
+    file: no JSON, but written by Python for some models, so that the model is refused by its name first. `inside` is
+    the key of the object that `facts` are from, where that is not the whole file.
     """
 
     shown: str
@@ -32,11 +33,23 @@ class ModelConfig:
     text: str = ""
     read_for: SourcePosition | None = None
     not_finite: str = ""
+    inside: str = ""
+
+    def nested(self, key: str, defaults: Mapping[str, object]) -> ModelConfig:
+        """Return the object under `key` as a configuration of its own, whose errors point into it."""
+        inner = self.facts[key]
+        if not isinstance(inner, dict):
+            raise self.error(f"`{key}` must be an object, got {show(inner)}", key)
+        return replace(self, facts={**defaults, **inner}, inside=key)
+
+    def with_facts(self, facts: Mapping[str, object]) -> ModelConfig:
+        """Return the same file with some facts replaced."""
+        return replace(self, facts={**self.facts, **facts})
 
     def error(self, message: str, key: str | None = None, hint: str | None = None) -> InputError:
         """Build an error that points at `key`, else at a number that is not finite, else at the start of the file."""
         notes = "; ".join(note for note in (hint, _asked(self.read_for)) if note)
-        offset = _key_offset(self.text, key) if key else None
+        offset = _key_offset(self.text, key, self.inside) if key else None
         if not key and self.not_finite:
             place = _NOT_FINITE.search(self.text)
             offset = place.start(1) if place else None
@@ -125,19 +138,26 @@ def _asked(read_for: SourcePosition | None) -> str | None:
     return f"read because of {read_for}" if read_for else None
 
 
-def _key_offset(text: str, key: str) -> int | None:
-    """Return the offset of a top-level key, or None."""
+def _key_offset(text: str, key: str, inside: str = "") -> int | None:
+    """Return the offset of a top-level key, or of one in the object that `inside` names; else of `inside`, or None."""
     depth = 0
-    wanted = json.dumps(key)
+    wanted, outer = json.dumps(key), json.dumps(inside)
+    entered: int | None = None
     for token in _TOKEN.finditer(text):
         word = token.group()
         if word in "{[":
             depth += 1
         elif word in "}]":
             depth -= 1
-        elif depth == 1 and word == wanted and _COLON.match(text, token.end()):
+            if depth == 1 and entered is not None:
+                return entered
+        elif not _COLON.match(text, token.end()):
+            continue
+        elif inside and depth == 1 and word == outer:
+            entered = token.start()
+        elif word == wanted and depth == (2 if inside else 1) and (not inside or entered is not None):
             return token.start()
-    return None
+    return entered
 
 
 def _position(shown: str, text: str, offset: int) -> SourcePosition | None:

@@ -12,13 +12,15 @@ from graphlib import CycleError, TopologicalSorter
 from rpegc.errors import InputError, SourcePosition, guess
 from rpegc.frontend.pipeline import Pipeline
 from rpegc.frontend.presets import (
-    EXTERNAL_VALUES,
     REWARD_VALUES,
     Recipe,
+    loss_of,
+    preset_of,
     preset_stage_names,
     removed_outputs,
     stage_recipes,
 )
+from rpegc.frontend.stage_checks import check_stage
 from rpegc.ir.graph import WEIGHTS, Edge, Graph, Op, Stage
 
 
@@ -78,6 +80,7 @@ def _used_values(recipe: Recipe, makers: Mapping[str, str]) -> Iterator[str]:
 
 def _makers(recipes: tuple[Recipe, ...], pipeline: Pipeline) -> dict[str, str]:
     """Return who makes each value; weights of a role are made by the one stage that trains it."""
+    data = preset_of(pipeline.spec).data
     makers: dict[str, str] = {}
     trainers: dict[str, str] = {}
     for recipe in recipes:
@@ -85,9 +88,9 @@ def _makers(recipes: tuple[Recipe, ...], pipeline: Pipeline) -> dict[str, str]:
             message = f"`{trainers[recipe.model]}` and `{recipe.name}` both train `{recipe.model}`; one stage may"
             raise InputError(message, _place(recipe, pipeline, "model"))
         for value in recipe.outputs:
-            if value in EXTERNAL_VALUES or value == WEIGHTS:
+            if value in data or value == WEIGHTS:
                 message = f"stage `{recipe.name}` cannot make `{value}`: " + (
-                    "it comes from the data" if value in EXTERNAL_VALUES else "train stages make weights by themselves"
+                    "it comes from the data" if value in data else "train stages make weights by themselves"
                 )
                 raise InputError(message, _place(recipe, pipeline, "out"))
             if value in makers:
@@ -121,33 +124,43 @@ def _check_recipe(recipe: Recipe, pipeline: Pipeline) -> None:
     stage = pipeline.spec.stages.get(name)
     if stage is None:
         return
-    for key, ops in (
-        ("head", (Op.FORWARD, Op.TRAIN)),
-        ("cpu_seconds_per_sample", (Op.FUNCTION,)),
-        ("workers_per_node", (Op.FUNCTION,)),
-    ):
+    for key, ops in KEYS_OF_OPS:
         if getattr(stage, key) is not None and recipe.op not in ops:
             message = f"`{key}` of stage `{name}` means nothing to op {recipe.op}; it belongs to {' and '.join(ops)}"
             raise InputError(message, _place(recipe, pipeline, key))
+    check_stage(recipe, stage, pipeline)
+
+
+KEYS_OF_OPS: tuple[tuple[str, tuple[Op, ...]], ...] = (
+    ("head", (Op.FORWARD, Op.TRAIN)),
+    ("cpu_seconds_per_sample", (Op.FUNCTION,)),
+    ("workers_per_node", (Op.FUNCTION,)),
+    ("prompt_tokens", (Op.GENERATE, Op.FORWARD)),
+    ("response_tokens", (Op.GENERATE, Op.FORWARD)),
+    ("turns", (Op.GENERATE,)),
+    ("observation_tokens", (Op.GENERATE,)),
+    ("environment", (Op.GENERATE,)),
+)
+"""Keys of a stage that mean something to some ops alone."""
 
 
 def _check_inputs(recipe: Recipe, makers: Mapping[str, str], pipeline: Pipeline) -> None:
     """Everything that a stage needs is made by somebody; a preset's advantages need some reward."""
-    removed = removed_outputs(pipeline.spec)
+    removed, data = removed_outputs(pipeline.spec), preset_of(pipeline.spec).data
     for value in recipe.inputs:
         if value.startswith(f"{WEIGHTS}("):
             if value != f"{WEIGHTS}({recipe.model})":
                 runs = f"runs `{recipe.model}`" if recipe.model else "runs no model"
                 message = f"stage `{recipe.name}` {runs}, so it cannot use `{value}`"
                 raise InputError(message, _place(recipe, pipeline, "in"))
-        elif value not in makers and value not in EXTERNAL_VALUES:
+        elif value not in makers and value not in data:
             message = f"value `{value}` is used by stage `{recipe.name}`, but no stage makes it"
-            place, hint = _place(recipe, pipeline, "in"), guess(value, (*makers, *EXTERNAL_VALUES))
+            place, hint = _place(recipe, pipeline, "in"), guess(value, (*makers, *data))
             if value in removed:
                 place = pipeline.position(("stages", removed[value]))
                 hint = f"the preset's stage `{removed[value]}` made it"
             raise InputError(message, place, hint)
-    if recipe.optional[: len(REWARD_VALUES)] == REWARD_VALUES and not any(value in makers for value in REWARD_VALUES):
+    if recipe.rewarded and not any(value in makers for value in REWARD_VALUES):
         hint = "add a `reward:` block, a model `reward`, or a stage with `out: [rewards]`"
         path = ("stages", removed["rewards"]) if "rewards" in removed else recipe.path
         raise InputError("nothing gives rewards, so there is nothing to learn from", pipeline.position(path), hint)
@@ -173,8 +186,10 @@ def _check_roles_used(recipes: tuple[Recipe, ...], pipeline: Pipeline) -> None:
         if role not in running:
             message = f"`models.{role}` is used by no stage of {spec.algorithm}"
             hint = f"remove it, or add a stage with `model: {role}` under `stages:`"
-            if role == "critic" and spec.algorithm == "grpo":
-                message += ", which takes advantages from the group of one prompt"
+            if role == "critic" and loss_of(spec).advantages != "critic":
+                message += ", which " + (
+                    "takes advantages from the group of one prompt" if spec.algorithm == "grpo" else "has no critic"
+                )
                 hint = "remove `critic`, or use `algorithm: ppo`"
             raise InputError(message, pipeline.position(("models", role)), hint)
 

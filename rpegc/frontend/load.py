@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, from_document
 from rpegc.errors import InputError
 from rpegc.frontend.expand import expand
 from rpegc.frontend.hf_config import load_architecture
 from rpegc.frontend.histogram import read_histogram
 from rpegc.frontend.pipeline import Histogram, Pipeline
+from rpegc.frontend.presets import stage_recipes
 from rpegc.frontend.rules import check_rules
 from rpegc.frontend.schema import PipelineSpec, validate_document
 from rpegc.frontend.yaml_source import YamlDocument, parse_yaml, read_yaml
@@ -42,8 +43,9 @@ def restore_pipeline(resolved: Mapping[str, Any]) -> Pipeline:
     """
     try:
         document = {key: _tuples(value) for key, value in resolved.items()}
-        architectures = {role: Architecture(**facts) for role, facts in document.pop("architectures").items()}
+        architectures = {role: from_document(facts) for role, facts in document.pop("architectures").items()}
         histograms: dict[str, Histogram] = document.pop("histograms")
+        document.pop("loss", None)  # follows from the rest
         # `resolved` copies what `like` stands for; the file's own form has either.
         document["models"] = {
             role: {"like": model["like"]} if model["like"] else model for role, model in document["models"].items()
@@ -118,11 +120,14 @@ def _histograms(spec: PipelineSpec, document: YamlDocument, folder: Path) -> dic
 
 
 def _check_positions(pipeline: Pipeline) -> None:
-    """The longest sequence fits into the positions of every model that reads it."""
+    """The longest sequence fits the positions of every model, but of one whose stages all have lengths of their own."""
     workload = pipeline.spec.workload
+    own = {recipe.model: True for recipe in stage_recipes(pipeline.spec)}
+    for recipe in stage_recipes(pipeline.spec):
+        own[recipe.model] &= "response_max" in dict(recipe.attributes)
     prompt, response = workload.prompt_tokens.longest, workload.response_tokens.longest
     for role, architecture in pipeline.architectures.items():
-        if prompt + response > architecture.max_positions:
+        if prompt + response > architecture.max_positions and not own.get(role, False):
             message = (
                 f"longest prompt + longest response must be at most the positions of `{role}` ({architecture.name}): "
                 f"{prompt} + {response} = {prompt + response} > {architecture.max_positions}"

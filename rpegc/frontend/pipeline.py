@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
-from rpegc.architecture import Architecture
+from rpegc.architecture import Architecture, to_document
 from rpegc.errors import InputError, SourcePosition, guess
-from rpegc.frontend.presets import trained_roles
+from rpegc.frontend.presets import loss_of, overlong_buffer, oversampling_of, trained_roles
 from rpegc.frontend.schema import PipelineSpec
 from rpegc.frontend.schema_cluster import TargetFlavour
 from rpegc.frontend.schema_stage import ModelSpec
@@ -136,6 +136,8 @@ class Pipeline:
                 max_positions=architecture.max_positions,
                 like=self.spec.models[role].like or "",
                 lora_rank=self.lora_rank(role),
+                recurrent_layers=architecture.recurrent_layers,
+                sink_layers=architecture.sink_layers,
             )
         return facts
 
@@ -153,7 +155,7 @@ class Pipeline:
             mean_prompt_tokens=self.prompt_lengths().mean,
             mean_response_tokens=self.response_lengths().mean,
             kl_coefficient=training.kl.coefficient,
-            kl_where=training.kl.where if penalised else "none",
+            kl_where=loss_of(self.spec).kl_where if penalised else "none",
         )
 
     def allowance(self) -> Allowance:
@@ -169,12 +171,26 @@ class Pipeline:
     def resolved(self) -> dict[str, Any]:
         """Return the whole pipeline as plain JSON, every default filled in, self-contained and in a fixed order.
 
-        Beside the keys of the pipeline file it holds `architectures` (each role's model in numbers) and `histograms`.
+        Beside the keys of the pipeline file it holds `architectures` (each role's model in numbers), `histograms` and
+        `loss` (the words of `rpegc.frontend.presets.recipe.Loss`, prompts generated for each one trained on, and the
+        punishment of long responses).
         """
         document: dict[str, Any] = self.spec.model_dump(mode="json", by_alias=True)
+        loss, training = loss_of(self.spec), document["training"]
+        training["clip"] = list(loss.clip)
+        training["kl"] |= {"where": loss.kl_where, "estimator": loss.kl_estimator}
+        buffer_tokens, penalty = overlong_buffer(self.spec)
+        document["loss"] = {
+            "kind": loss.kind,
+            "aggregation": loss.aggregation,
+            "advantages": loss.advantages,
+            "oversampling": oversampling_of(self.spec),
+            "overlong_buffer_tokens": buffer_tokens,
+            "overlong_penalty": penalty,
+        }
         document["cluster"]["site"] = self.site
         document["models"] = {role: self.model(role).model_dump(mode="json") for role in self.roles}
         document["target_overrides"] = dict(sorted(document["target_overrides"].items()))
-        document["architectures"] = {role: asdict(self.architectures[role]) for role in self.roles}
+        document["architectures"] = {role: to_document(self.architectures[role]) for role in self.roles}
         document["histograms"] = {key: [list(pair) for pair in self.histograms[key]] for key in sorted(self.histograms)}
         return document

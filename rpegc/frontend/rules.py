@@ -1,31 +1,22 @@
 """Rules across keys of a pipeline file, as a table: where to point, and a function that yields what does not hold.
 
 Types and limits of single keys are in the schema; what needs a model or a machine is in `load.py`; what needs the
-stages and their values is in `presets.py` and `expand.py`.
+stages and their values is in `presets/` and `expand.py`; what the algorithm demands is in `rules_presets.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from rpegc.errors import InputError, guess
 from rpegc.frontend.presets import preset_names
+from rpegc.frontend.rules_presets import Violation, preset_rules
 from rpegc.frontend.schema import PipelineSpec
 from rpegc.frontend.schema_cluster import MODEL_CHANGES
 from rpegc.frontend.schema_fields import MAX_COUNT
 from rpegc.frontend.schema_workload import LengthsSpec
-from rpegc.frontend.yaml_source import KeyPath, YamlDocument, printable
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """What does not hold, with its values; where to point; what would be right."""
-
-    path: KeyPath
-    message: str
-    hint: str | None = None
+from rpegc.frontend.yaml_source import YamlDocument, printable
 
 
 def check_rules(spec: PipelineSpec, document: YamlDocument) -> None:
@@ -136,47 +127,6 @@ def _step_size(spec: PipelineSpec) -> Iterator[Violation]:
         yield Violation(("workload", "prompts_per_step"), message)
 
 
-def _group(spec: PipelineSpec) -> Iterator[Violation]:
-    """GRPO compares the samples of one prompt."""
-    samples = spec.workload.samples_per_prompt
-    if spec.algorithm == "grpo" and samples < 2:
-        message = f"grpo compares the samples of one prompt: samples_per_prompt must be at least 2, is {samples}"
-        yield Violation(("workload", "samples_per_prompt"), message)
-
-
-def _clip(spec: PipelineSpec) -> Iterator[Violation]:
-    """The clip range is [low, high] with 0 < low <= high and low < 1."""
-    low, high = spec.training.clip
-    if low > high:
-        hint = "the first number bounds the ratio below 1, the second above"
-        yield Violation(
-            ("training", "clip"), f"clip is [low, high] with low <= high: low is {low:g}, high is {high:g}", hint
-        )
-    elif low >= 1:
-        yield Violation(
-            ("training", "clip"), f"the lower clip must be less than 1: it is {low:g}, so that 1 - low is {1 - low:g}"
-        )
-
-
-def _reference(spec: PipelineSpec) -> Iterator[Violation]:
-    """A KL penalty needs a reference."""
-    coefficient = spec.training.kl.coefficient
-    supplied = any(stage is not None and "reference_logprobs" in stage.outputs for stage in spec.stages.values())
-    if coefficient > 0 and "reference" not in spec.models and not supplied:
-        message = f"training.kl.coefficient is {coefficient:g}, but `models` has no `reference` to stay near"
-        yield Violation(
-            ("training", "kl", "coefficient"), message, "add `reference: {like: actor}` to models, or set it to 0"
-        )
-
-
-def _critic(spec: PipelineSpec) -> Iterator[Violation]:
-    """PPO estimates values with a critic."""
-    supplied = any(stage is not None and "values" in stage.outputs for stage in spec.stages.values())
-    if spec.algorithm == "ppo" and "critic" not in spec.models and not supplied:
-        hint = "add `critic: {like: actor}` to models, or use `algorithm: grpo`, which needs none"
-        yield Violation(("models",), "ppo needs `models.critic`: the model that estimates values", hint)
-
-
 def _partial_rollout(spec: PipelineSpec) -> Iterator[Violation]:
     """Unfinished samples that carry over are stale."""
     if spec.allow.partial_rollout and spec.allow.max_staleness < 1:
@@ -213,10 +163,7 @@ RULES: tuple[Callable[[PipelineSpec], Iterator[Violation]], ...] = (
     _length_form,
     _minibatches,
     _step_size,
-    _group,
-    _clip,
-    _reference,
-    _critic,
+    preset_rules,
     _partial_rollout,
     _model_changes,
     _save_and_test,

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from rpegc.frontend.presets import preset_names
 from rpegc.frontend.schema_cluster import AllowSpec, ClusterSpec, Objective, Target, TargetFlavour
 from rpegc.frontend.schema_errors import first_error
 from rpegc.frontend.schema_fields import Block, Identifier, Name, OverrideKey, Text
@@ -61,4 +62,6 @@ def validate_document(document: YamlDocument) -> PipelineSpec:
 
 def pipeline_json_schema() -> dict[str, Any]:
     """Return the JSON schema of pipeline files, for editors and for `rpegc schema`."""
-    return PipelineSpec.model_json_schema(by_alias=True)
+    schema = PipelineSpec.model_json_schema(by_alias=True)
+    schema["properties"]["algorithm"]["enum"] = list(preset_names())
+    return schema

@@ -58,6 +58,8 @@ class WorkloadSpec(Block):
     """Length of the responses."""
     minibatches_per_step: Count = 1
     """Optimizer updates of one pass over the step's samples."""
+    oversampling: Annotated[float, Field(ge=1, le=100)] | None = None
+    """Prompts generated for each prompt that is trained on, in the mean, where the preset samples dynamically."""
 
 
 class KlSpec(Block):
@@ -65,10 +67,11 @@ class KlSpec(Block):
 
     coefficient: NotNegative
     """Weight of the penalty; 0 turns it off."""
-    where: Literal["loss", "reward"] = "loss"
-    """Whether the penalty is a term of the loss or is subtracted from the reward."""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the divergence from samples: k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r."""
+    where: Literal["loss", "reward"] | None = None
+    """Whether the penalty is a term of the loss or is subtracted from the reward; absent = as the preset does."""
+    estimator: Literal["k1", "k2", "k3"] | None = None
+    """Estimator of the divergence from samples: k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r; absent = as the
+    preset does."""
 
 
 class TrainingSpec(Block):
@@ -82,8 +85,8 @@ class TrainingSpec(Block):
     """Learning rate of the actor; may be missing for planning."""
     epochs_per_batch: Annotated[int, Field(ge=1, le=1000)] = 1
     """Passes over the samples of a step."""
-    clip: tuple[Positive, Positive] = (0.2, 0.2)
-    """How far the probability ratio may go below and above 1 before it is clipped."""
+    clip: tuple[Positive, Positive] | None = None
+    """How far the probability ratio may go below and above 1 before it is clipped; absent = as the preset does."""
     kl: KlSpec = KlSpec(coefficient=0.0)
     """The KL penalty; absent = none."""
     temperature: Positive = 1.0
@@ -98,6 +101,15 @@ class TrainingSpec(Block):
     """RL steps between tests; absent = never."""
 
 
+class OverlongSpec(Block):
+    """The punishment of responses that come near the longest length (DAPO, arXiv 2503.14476, equation 13)."""
+
+    buffer_tokens: Count
+    """Tokens before the longest length in which the punishment grows from 0 to `penalty`."""
+    penalty: NotNegative = 1.0
+    """The most that is taken off the reward; 0 turns the punishment off."""
+
+
 class RewardSpec(Block):
     """A reward that a program computes from the finished text."""
 
@@ -107,3 +119,5 @@ class RewardSpec(Block):
     """CPU seconds to judge one sample (the default is an assumption: a symbolic maths checker)."""
     workers_per_node: Annotated[int, Field(ge=1, le=65536)] = 64
     """Samples that one node judges at once."""
+    overlong: OverlongSpec | None = None
+    """Punishment of long responses; absent = none, but for the preset dapo a fifth of the longest length."""

@@ -24,6 +24,27 @@ def _experts_divide(c: Columns) -> BoolArray:
     return _bool((c["ep"] == 1) | ((c["experts"] > 0) & (c["experts"] % np.maximum(c["ep"], 1) == 0)))
 
 
+def _count(c: Columns, name: str) -> np.ndarray:
+    """Return a column of the model's layers by kind; 0 where a caller states none, as for plain attention."""
+    return np.asarray(c.get(name, 0))
+
+
+def _whole_sequences(c: Columns, name: str) -> BoolArray:
+    return _bool((_count(c, name) == 0) | (c["cp"] * c["ulysses"] == 1))
+
+
+def _recurrent_heads_divide(c: Columns) -> BoolArray:
+    return _bool((_count(c, "recurrent_layers") == 0) | (_count(c, "recurrent_heads") % c["tp"] == 0))
+
+
+RECURRENT_HEADS = Rule(
+    "recurrent-heads-divide",
+    "heads of linear attention and groups of state-space heads are split whole, with the keys that they share",
+    "tp {tp} must divide the {recurrent_heads} heads (or groups) of the {recurrent_layers} linear-attention or "
+    "state-space layers",
+    _recurrent_heads_divide,
+)
+
 SHARDED_DEGREES: tuple[Rule, ...] = (
     Rule(
         "degrees-tile-the-mesh",
@@ -36,6 +57,20 @@ SHARDED_DEGREES: tuple[Rule, ...] = (
         _SOURCE,
         "tp {tp} x ulysses {ulysses} must divide the {heads} attention heads of the model",
         lambda c: _bool(c["heads"] % (c["tp"] * c["ulysses"]) == 0),
+    ),
+    RECURRENT_HEADS,
+    Rule(
+        "recurrent-layers-hold-a-sequence",
+        "a recurrence runs through a sequence from its first token to its last",
+        "cp {cp} and ulysses {ulysses} must be 1: {recurrent_layers} layers are linear attention or state space, whose "
+        "state passes along the sequence",
+        lambda c: _whole_sequences(c, "recurrent_layers"),
+    ),
+    Rule(
+        "softmax-offsets-stay-with-their-heads",
+        "sinks are parameters of all heads in GptOssAttention of Transformers; no exchange of heads or keys takes them",
+        "cp {cp} and ulysses {ulysses} must be 1: {sink_layers} layers have a learned softmax offset for each head",
+        lambda c: _whole_sequences(c, "sink_layers"),
     ),
     Rule(
         "experts-divide",
@@ -101,6 +136,7 @@ ENGINE: tuple[Rule, ...] = (
         "tp {tp} must divide the {heads} attention heads of the model",
         lambda c: _bool(c["heads"] % c["tp"] == 0),
     ),
+    RECURRENT_HEADS,
     Rule(
         "experts-divide",
         _SOURCE,

@@ -275,12 +275,14 @@ def _warnings(
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
     if "gh200" in request.machine.name:
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    for role, model in request.pipeline["architectures"].items():
+        lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]
     if request.pipeline.get("data") is None:
         lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
-    if any(stage.op == Op.FORWARD and stage.model == "reward" for stage in stages) and request.target.name == "verl":
-        lines.append(
-            "verl serves the reward model with vLLM: its time is that of a sharded pass, its memory not planned"
-        )
+    for role, what in (("reward", "the reward model"), ("teacher", "the teacher")):
+        served = any(stage.op == Op.FORWARD and stage.model == role for stage in stages)
+        if served and request.target.name == "verl":
+            lines.append(f"verl serves {what} with vLLM: its time is that of a sharded pass, its memory not planned")
     if any("lora" in work.engine_flags for work in request.works.values()):
         lines.append("rollout with adapters is priced from engines of early 2025: today's may be several times faster")
     if request.pipeline["training"].get("learning_rate") is None:

@@ -38,19 +38,29 @@ _PLAIN = {
     "apertus-70b": (80, 8192, 43008, 64, 8, 131072),
 }
 _FOREIGN = (
-    ("deepseek-?v4", "architecture not published for certain"),
-    ("deepseek|kimi|moonlight", "multi-head latent attention, which rpegc does not price"),
-    ("gpt-oss|gpt oss", "windowed attention with a learned softmax offset, which rpegc does not price"),
-    ("nemotron-?3", "a hybrid with state-space layers, which rpegc does not price"),
+    ("deepseek-?v4", "compressed sparse attention, which rpegc does not price"),
+    ("nemotron-3-ultra|nemotron-3-5", "architecture not published for certain"),
 )
+# What the tables call models that the catalogue has under the repository's name.
+_PUBLISHED = (
+    (r"deepseek-?v3(-\(w/o?-mtp\))?", "deepseek-ai/DeepSeek-V3"),
+    (r"kimi-k2", "moonshotai/Kimi-K2-Instruct"),
+    (r"nemotron-3-nano(-30b-a3b)?", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+    (r"nemotron-3-super", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"),
+)
+# Tokens beyond the next that the recipes of Megatron-Bridge predict by default: the FLOP per token that the tables
+# print say so (DeepSeek-V3 260 GFLOP with, 250 without; Nemotron 3 Super 85, where the model alone has 76).
+_PREDICTED = {"deepseek-ai/DeepSeek-V3": 1, "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": 2}
 FOREIGN_MIXTURES = re.compile(r"deepseek|kimi|moonlight|gpt.oss|nemotron.3|mixtral|a\d+b")
-"""Names of mixtures of experts that rpegc does not price."""
+"""Names of mixtures of experts, for the part of a table that a skipped row belongs to."""
 
 _MEGATRON_SHAPE = re.compile(r"layers (\d+) hidden (\d+) heads (\d+)")
 
 GPUS = (  # first match wins; values are keys of `machine`
     (r"GH200", "gh200-alps"),
+    (r"GB300", "gb300-nvl72"),
     (r"GB200", "gb200-nvl72"),
+    (r"\bB300", "b300"),
     (r"\bB200", "b200"),
     (r"A100.*40|A100-40", "a100-40g"),
     (r"A100", "a100-80g"),
@@ -61,7 +71,7 @@ GPUS = (  # first match wins; values are keys of `machine`
     (r"H20\b", "h20"),
 )
 # Parts that are not in the catalogue: base machine, FLOP/s in training, B/s of element-wise kernels.
-_VARIANTS = {"h100-500w": ("h100-dgx", 480e12, 2.0e12)}
+_VARIANTS = {"h100-500w": ("h100-dgx", 510e12, 2.0e12)}
 _SOURCE = "fitted to published training rows of this part (torchtitan)"
 
 FRAMEWORKS = (  # pattern of the `framework` column, price class, engine class
@@ -113,10 +123,34 @@ def _known(name: str) -> tuple[str, Architecture] | None:
     if llama:
         series, billions = llama.groups()
         name = f"llama-2-{billions}b-hf" if series == "2" else f"llama-3.1-{billions}b"
+    for pattern, reference in _PUBLISHED:
+        if re.fullmatch(pattern, name):
+            published = load_architecture(reference, Path("."), None)
+            depth = 0 if name.endswith("(w/o-mtp)") else _PREDICTED.get(reference, 0)
+            return reference.split("/")[-1].lower(), with_prediction(published, depth)
     for reference in catalogue_models():
         if reference.split("/")[-1].lower() == name:
             return name.removesuffix("-instruct-2507"), load_architecture(reference, Path("."), None)
     return None
+
+
+def with_prediction(architecture: Architecture, depth: int) -> Architecture:
+    """Return a model that also predicts `depth` tokens beyond the next, as pretraining recipes train it.
+
+    Each takes one more layer of attention and experts, and a pass through the head: the vocabulary counts once more.
+    """
+    if not depth:
+        return architecture
+    a = architecture
+    first, *others = a.own_mixers
+    halves = depth if a.bare_layers else 0  # where a mixer and its experts are layers of their own
+    return replace(
+        a,
+        layers=a.layers + depth + halves,
+        bare_layers=a.bare_layers + halves,
+        own_mixers=(replace(first, layers=first.layers + depth), *others),
+        vocabulary=a.vocabulary * (1 + depth),
+    )
 
 
 def gpu_of(row: Row) -> str:
@@ -147,8 +181,19 @@ def framework_of(row: Row) -> tuple[str, str]:
     """Return price class and engine class of the row's framework."""
     for pattern, name, engine in FRAMEWORKS:
         if re.fullmatch(pattern, row["framework"]):
-            return ("prime-rl sft" if name == "prime-rl" and row["task"].startswith("sft") else name), engine
+            return _release(name, row), engine
     raise SkipRow(f"unknown framework {row['framework']}")
+
+
+def _release(name: str, row: Row) -> str:
+    """Return the price class of a framework in the release and task of the row."""
+    if name == "prime-rl" and row["task"].startswith("sft"):
+        return "prime-rl sft"
+    if name == "megatron-lm" and re.search(r"2104\.04473|@v2\.5", row["source"]):  # before overlap in the backward pass
+        return "megatron-lm 2021"
+    if name == "torchtitan" and re.search(r"202[5-9]-", row.get("version", "")):
+        return "torchtitan 2025"
+    return name
 
 
 def precision_flags(row: Row) -> frozenset[str]:

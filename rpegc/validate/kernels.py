@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rpegc.cost.collectives import COLLECTIVES, collective_seconds
-from rpegc.cost.roofline import attention_forward_seconds, gemm_seconds
+from rpegc.cost.gemm import gemm_seconds
+from rpegc.cost.roofline import attention_forward_seconds
 from rpegc.hardware import Machine, load_machine
 from rpegc.target import FloatArray, IntArray
 from rpegc.validate.facts import gpu_of
@@ -19,12 +20,21 @@ from rpegc.validate.training_rows import with_values
 GEMM_LEAST_ROWS = 1024
 ATTENTION_LEAST_FLOPS = 1e10
 COLLECTIVE_LEAST_BYTES = 64 * 2**10
+DISTURBED = 1.1
+"""A row is disturbed if it took so many times what a product took that contains its own; less is noise of a repeat."""
+
 SHAPE_PARTS = 5
 """Into so many parts the shapes of a kernel table are dealt; one after the other is left out."""
 
 _SYSTEMS = {"h100_sxm": "h100-dgx", "a100_sxm": "a100-80g", "h200_sxm": "h200-dgx"}
-_GEMM = ("gemm_asymptote", "gemm_bandwidth", "gemm_m0", "gemm_n0", "gemm_k0", "gemm_launch_s")
-_ATTENTION = ("attention_table_asymptote", "attention_table_s0", "attention_table_w0", "attention_launch_s")
+_GEMM = (
+    "gemm_asymptote", "gemm_bandwidth", "gemm_launch_s", "gemm_tile_half", "gemm_tile_launch_s", "gemm_tile_s",
+    "gemm_split_traffic", "gemm_power_loss", "l2_bytes", "l2_bandwidth",
+)  # fmt: skip
+_ATTENTION = (
+    "attention_table_asymptote", "attention_table_s0", "attention_table_w0", "attention_launch_s",
+    "attention_power_loss", "kv_write_head_s", "kv_write_token_s", "kv_write_bandwidth",
+)  # fmt: skip
 _CURVE = ("latency_s", "latency_per_member_s", "ramp_s", "ramp_bytes", "bandwidth", "pair_loss")
 _NETWORK = ("nic_efficiency", "latency_s", "ramp_s", "ramp_bytes", "ramp_exponent", "intra_exposed")
 _SPREAD = 1.0
@@ -46,6 +56,8 @@ def gemm_sweep(folder: Folder) -> Sweep:
     """Return matrix products from m = 1024; what is left out is a fifth of the (n, k) pairs."""
     columns = ("system", "m", "n", "k", "dtype", "latency_ms")
     rows, skipped = _rows(folder, r"kernel_aic_gemm\w*\.csv", columns, lambda row: number(row, "m") >= GEMM_LEAST_ROWS)
+    rows, disturbed = _undisturbed(rows, ("m", "n", "k"))
+    skipped = [*skipped, *disturbed]
     m, n, k = (_column(rows, name) for name in ("m", "n", "k"))
 
     def seconds(machine: Machine, at: IntArray) -> FloatArray:
@@ -189,6 +201,26 @@ def _rows(folder: Folder, pattern: str, columns: tuple[str, ...], wanted: object
                 kept.append({**row, "machine": _SYSTEMS[row["system"]]})
             except SkipRow as reason:
                 skipped.append(Skipped(row["row_id"], str(reason)))
+    return kept, skipped
+
+
+def _undisturbed(rows: list[Row], sizes: tuple[str, ...]) -> tuple[list[Row], list[Skipped]]:
+    """Split off rows that took longer than a larger product of the same sweep, which holds theirs as a part.
+
+    Zeros fill the smaller product up to the larger one, so it never needs more time: something else took it.
+    """
+    machines = np.array([row["machine"] for row in rows])
+    table = np.stack([_column(rows, name) for name in (*sizes, "latency_ms")], axis=1)
+    kept: list[Row] = []
+    skipped = []
+    for at, row in enumerate(rows):
+        larger = np.all(table[:, :-1] >= table[at, :-1], axis=1) & (machines == row["machine"])
+        if table[at, -1] > DISTURBED * np.min(table[larger, -1]):
+            skipped.append(
+                Skipped(row["row_id"], "took longer than a larger product of the same sweep that contains it")
+            )
+        else:
+            kept.append(row)
     return kept, skipped
 
 

@@ -44,10 +44,10 @@ _TIME_PRIORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "data_exposed": (0.5, 0.5),
         "moe_layer_s": (2.5e-4, 1.0),
         "fp8_gemm": (1.8, 0.15),
-        "fp8_experts": (1.5, 0.3),
+        "permute_bytes": (12.0, 0.5),
     },
-    "megatron-bridge eager": {"moe_layer_s": (1e-3, 1.0)},
-    "megatron-lm": {"tensor_exposed": (0.8, 0.3), "elementwise": (1.5, 0.3)},
+    "megatron-bridge eager": {"moe_layer_s": (1e-3, 1.0), "permute_bytes": (12.0, 0.5)},
+    "megatron-lm": {"tensor_exposed": (0.8, 0.3), "elementwise": (1.2, 0.3)},
     "torchtitan": {"tensor_exposed": (0.7, 0.4), "gather_exposed": (0.5, 0.7), "fp8_gemm": (1.8, 0.15)},
     "prime-rl": {
         "gather_exposed": (0.3, 0.7),
@@ -59,15 +59,22 @@ _TIME_PRIORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
 }
 # Selective recomputation of torchtitan keeps every second product and the attention output: 0.40 of Llama 3.1 8B.
 _MEMORY_PRIORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "torchtitan": {"mlp_memory": (20.0, 0.4), "selective_memory": (0.4, 0.2), "logit_memory_train": (12.0, 0.3)},
-    "prime-rl": {"mlp_memory": (20.0, 0.4)},
+    "torchtitan": {"selective_memory": (0.4, 0.2), "logit_memory_train": (12.0, 0.3)},
+    "torchtitan 2025": {"logit_memory_train": (6.0, 0.3)},
+    "prime-rl": {"token_memory": (12.0, 0.3), "mlp_memory": (12.0, 0.3), "route_memory": (18.0, 0.3)},
     "prime-rl sft": {"logit_memory_train": (14.0, 0.3)},
     "megatron-bridge": {"logit_memory_train": (10.0, 0.3)},
 }
 _TIED = {"gather_exposed": "reduce_exposed", "micro_batch_s": "micro_batch_lora_s"}
 """Fields that take the value of another: both directions of one collective, runs with and without adapters."""
 
-_CLASSES = {"prime-rl sft": "prime-rl", "megatron-bridge eager": "megatron-bridge", "nemo": "megatron-bridge"}
+_CLASSES = {
+    "prime-rl sft": "prime-rl",
+    "megatron-bridge eager": "megatron-bridge",
+    "nemo": "megatron-bridge",
+    "megatron-lm 2021": "megatron-lm",
+    "torchtitan 2025": "torchtitan",
+}
 """Price classes that share the constants of another, where they have none of their own."""
 
 
@@ -80,7 +87,7 @@ def time_problem(cases: list[Case]) -> Problem:
         name = f"gpu {case.gpu} gemm_sustained"
         found[name] = Constant(name, gpu.gemm_sustained.value, half_power * gpu.gemm_asymptote.value, 0.2)
         owner = _attention_owner(case)
-        if case.framework == "megatron-lm":  # its attention is two matrix products
+        if owner == "megatron-lm":  # its attention is two matrix products
             continue
         constants = framework_constants(case.framework, case.work.engine_class)
         start = attention_asymptote(constants, gpu.name) or gpu.attention_forward_asymptote.value
@@ -130,7 +137,7 @@ def _affects(name: str, case: Case) -> bool:
         return owner == _attention_owner(case) and what == gpu_type(machine(case.gpu).accelerator.name)
     if not _owns(owner, what, case):
         return False
-    mixture = what in ("moe_layer_s", "fp8_experts")
+    mixture = what in ("moe_layer_s", "permute_bytes")
     eight_bits = what.startswith("fp8")
     return (case.mixture or not mixture) and ("fp8" in case.work.engine_flags or not eight_bits)
 

@@ -82,6 +82,8 @@ def validated(module: str, overrides: list[str], model: str) -> dict[str, Any]:
         "needs_reference": need_reference_policy(config),
         "needs_critic": need_critic(config),
     }
+    if config.distillation.enabled:
+        omega_conf_to_dataclass(config.distillation)
     if need_critic(config):
         critic = omega_conf_to_dataclass(config.critic)
         read["critic_strategy"] = critic.engine.strategy
