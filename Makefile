@@ -75,14 +75,15 @@ figures: $(STAMP)  ## measure what README states: search time, gap, memory, star
 	$(BIN)/python benchmarks/figures.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_deepspeed.py \
-		--ignore=tests/test_deepspeed_proof.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py \
+		--ignore=tests/test_slurm_deepspeed.py --ignore=tests/test_deepspeed_proof.py
 
 proof-deepspeed: $(STAMP)  ## DeepSpeed and TRL train with the emitted files on CPUs (about 1.5 GB)
 	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_deepspeed_proof.py tests/test_openrlhf_flavour.py
 
 proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_deepspeed.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py \
+		tests/test_slurm_deepspeed.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

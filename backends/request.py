@@ -115,6 +115,13 @@ STAGE_KEYS = ("samples_per_prompt", "oversampling", "prompt_tokens", "response_t
 """Keys of a stage of the user's that neither TRL nor OpenRLHF can carry out: every stage has the step's sequences."""
 
 
+def two_kinds_of_machine(request: PipelineRequest) -> Iterator[TargetRefusal]:
+    """Yield a refusal of a cluster of two kinds of machine: the emitted job asks for one kind of node."""
+    if request.get("cluster.pools") is not None:
+        message = f"cluster.pools: launches for {request.target} ask for one kind of node"
+        yield TargetRefusal(message, ("cluster", "pools"), "write `hardware` and `nodes`, or `target: native`")
+
+
 def odd_stages(request: PipelineRequest) -> Iterator[TargetRefusal]:
     """Yield a refusal for each stage that works on other sequences than the step's, or in several turns."""
     for name, stage in request.get("stages", {}).items():
@@ -124,9 +131,9 @@ def odd_stages(request: PipelineRequest) -> Iterator[TargetRefusal]:
                     f"stages.{name}.{key}: {request.target} runs every stage on the step's own sequences, in one turn"
                 )
                 yield TargetRefusal(message, ("stages", name, key), "leave it out, or use another target")
-    if request.get("training.overlong") is not None:
-        message = f"training.overlong: {request.target} launches are not written for a punishment of long responses"
-        yield TargetRefusal(message, ("training", "overlong"), "leave it out, or write `target: verl`")
+    if request.get("loss.overlong_buffer_tokens", 0):
+        message = f"reward.overlong: {request.target} launches are not written for a punishment of long responses"
+        yield TargetRefusal(message, ("reward", "overlong"), "leave it out, or write `target: verl`")
 
 
 def texts_of(request: PipelineRequest) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 from passes.homes import homes_of
 from passes.vocabulary import fired, publications
-from rpegc.ir.graph import Edge, Graph
+from rpegc.ir.graph import Edge, Graph, Op
 from rpegc.rewrite import Context
 from rpegc.target import PlacementPattern
 
@@ -19,7 +20,8 @@ class Place:
 
     Law: only places are added and, where the target starts a step only when the last one has ended, the edges that
     say so. A graph that no pattern fits has no alternative; `misfits` says why. Patterns that differ only in meshes
-    that no stage of this graph may use are one: the first is kept.
+    that no stage of this graph may use are one: the first is kept. In a cluster of two kinds of machine, each part of
+    the tree below the whole cluster belongs to one of them, in every way that leaves each stage a mesh of its kind.
     """
 
     name: ClassVar[str] = "place"
@@ -30,8 +32,10 @@ class Place:
         placed: dict[object, Graph] = {}
         for pattern in context.capabilities.placements:
             if next(misfits(graph, pattern), None) is None:
-                alternative = self._placed(graph, pattern)
-                placed.setdefault(_used_places(alternative), alternative)
+                for alternative in (
+                    _in_pools(self._placed(graph, pattern)) if context.pools else (self._placed(graph, pattern),)
+                ):
+                    placed.setdefault(_used_places(alternative), alternative)
         return tuple(placed.values())
 
     def _placed(self, graph: Graph, pattern: PlacementPattern) -> Graph:
@@ -41,6 +45,25 @@ class Place:
         edges = (*graph.edges, *_barrier(graph)) if pattern.barrier else graph.edges
         placed = replace(graph, stages=stages, edges=edges, tree=pattern.parents, mode=pattern.mode)
         return placed.recorded(self.name, self.semantics, pattern.name)
+
+
+def _in_pools(graph: Graph) -> Iterator[Graph]:
+    """Yield the graph with each stage's meshes cut down to those of its kind of machine, for each division."""
+    tops = [node for node in range(1, len(graph.tree)) if graph.tree[node] == 0]
+
+    def top_of(node: int) -> int:
+        return node if graph.tree[node] == 0 else top_of(graph.tree[node])
+
+    for chosen in product((False, True), repeat=len(tops)):
+        generating = {top for top, generates in zip(tops, chosen, strict=True) if generates}
+        kept = {
+            stage.name: tuple(m for m in stage.meshes if m and (top_of(m) in generating) == (stage.op is Op.GENERATE))
+            for stage in graph.stages
+            if stage.op.on_gpus
+        }
+        if all(kept.values()):
+            stages = tuple(replace(s, meshes=kept[s.name]) if s.name in kept else s for s in graph.stages)
+            yield replace(graph, stages=stages)
 
 
 STEP_END = "step_end"

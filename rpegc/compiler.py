@@ -20,14 +20,15 @@ from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
+from rpegc.cost.transitions import Link, link_between
 from rpegc.cost.work import StageWork, WorkContext, stage_works
 from rpegc.emit import Backend, EmittedFile, TargetRefusal, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
-from rpegc.hardware import Machine, load_machine, machine_names
-from rpegc.ir.graph import Graph, Op, Stage
+from rpegc.hardware import Machine, Pool, load_machine, machine_names
+from rpegc.ir.graph import Graph, Op
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
 from rpegc.plan import Plan, Simulation, Target
@@ -37,18 +38,20 @@ from rpegc.search.assemble import Request, assemble
 from rpegc.search.build import build
 from rpegc.search.choose import Outcome, Solver, Variant, choose
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
-from rpegc.search.facts import stage_facts
+from rpegc.search.facts import apart, stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
-from rpegc.search.meshes import mesh_menu
+from rpegc.search.meshes import mesh_menu, pool_menu
 from rpegc.search.pairs import sync_prices
-from rpegc.search.remedy import smallest_change
+from rpegc.search.remedy import smallest_change, smallest_pool_change
 from rpegc.search.solver.problem import Limit, Template
 from rpegc.search.solver.solve_ilp import solve as solve_ilp
-from rpegc.search.tabulate import TableCache, tabulate
+from rpegc.search.tabulate import TableCache, pool_of, tabulate
 from rpegc.simulate import Trace, simulate
 from rpegc.target import MeshClass
 
 Progress = Callable[[str], None]
+PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
+"""By pool: bytes of one GPU and of one node's host, and what every node holds whatever the plan."""
 
 SIMULATED_STEPS = (10, 100)
 """Least and most steps behind the plan's simulated figures; 100 know the mean to a tenth of one step's deviation."""
@@ -82,11 +85,26 @@ class Setting:
     context: Context
     work: WorkContext
     options: Options
+    pools: tuple[Pool, ...] = ()
+    """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
+
+    @property
+    def machines(self) -> dict[str, Machine]:
+        """The machine of each pool of unlike machines."""
+        return {pool.name: pool.machine for pool in self.pools}
 
     @property
     def capacities_bytes(self) -> tuple[float, float]:
         """Memory of one GPU and of one node's host."""
         return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
+
+    def pool_limits(self, works: Mapping[str, StageWork]) -> PoolLimits:
+        """Return capacities and what every node holds, for each pool of unlike machines."""
+        limits = {}
+        for pool in self.pools:
+            own = replace(self, machine=pool.machine)
+            limits[pool.name] = (own.capacities_bytes, own.node_terms(works))
+        return limits
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
@@ -104,21 +122,21 @@ class Setting:
     def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
         """Return, for every stage with a layout, the context columns that rules may read."""
         gpu = [stage for stage in graph.stages if stage.op.on_gpus]
-        apart = {stage.name: _apart(stage, gpu) for stage in gpu}
+        machine = {stage.name: self.machines.get(pool_of(stage), self.machine) for stage in gpu}
         return {
-            name: {**stage_facts(works[name], self.work, self.machine), "apart": int(alone)}
-            for name, alone in apart.items()
+            stage.name: {
+                **stage_facts(works[stage.name], self.work, machine[stage.name]),
+                "apart": int(apart(stage, gpu)),
+            }
+            for stage in gpu
         }
 
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
         """The mesh classes of the space."""
+        if self.pools:
+            return pool_menu(self.pools, self.space.node_counts)
         return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
-
-
-def _apart(stage: Stage, others: list[Stage]) -> bool:
-    """Whether no other stage on GPUs may sit on any mesh of this one."""
-    return bool(stage.meshes) and all(other is stage or not set(stage.meshes) & set(other.meshes) for other in others)
 
 
 def compile_to_folder(
@@ -179,9 +197,10 @@ def write_trace(plan: Plan, path: Path) -> None:
 def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     """Gather what a pipeline and options say into one setting."""
     pipeline = pipeline.with_flavour(options.flavour)
-    backend = _backend(pipeline)
+    flavour = (pipeline.spec.target_flavour,) if pipeline.spec.target_flavour else ()
     load_site(pipeline.site, pipeline.position(("cluster", "site")))
     try:
+        backend = backends.backend(pipeline.spec.target, *flavour)
         backend.check_pipeline(pipeline.resolved())
     except TargetRefusal as refusal:
         raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
@@ -201,16 +220,9 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
         framework=capabilities.name,
         engine_class=capabilities.engine_class,
     )
-    context = Context(models, workload, pipeline.allowance(), space.values, capabilities)
-    return Setting(pipeline, backend, pipeline.machine, pipeline.spec.cluster.nodes, space, context, work, options)
-
-
-def _backend(pipeline: Pipeline) -> Backend:
-    """Return the backend of a pipeline's target and flavour; InputError, at its line, if there is none."""
-    try:
-        return backends.backend(pipeline.spec.target, pipeline.spec.target_flavour or "")
-    except TargetRefusal as refusal:
-        raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
+    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
+    context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
+    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, pools)
 
 
 def structures(setting: Setting) -> tuple[Graph, ...]:
@@ -241,7 +253,7 @@ def _no_placement(setting: Setting, graph: Graph) -> InputError:
     if homeless:
         name, role = homeless[0].name, homeless[0].model
         path = ("stages", name) if name in pipeline.spec.stages else ("models", role)
-    reasons = "; ".join(misfits(variant, nearest))
+    reasons = "; ".join(misfits(variant, nearest)) or "none keeps what generates on machines of its own (cluster.pools)"
     message = f"target {setting.backend.name} has no placement for this pipeline: {reasons}"
     names = ", ".join(pattern.name for pattern in context.capabilities.placements)
     return InputError(message, pipeline.position(path), f"it knows {names}")
@@ -277,22 +289,38 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     machine, rules = setting.machine, setting.context.capabilities.rules
     works = stage_works(graph, setting.work)
     facts = setting.facts(graph, works)
-    tables = tabulate(graph, works, facts, rules, setting.meshes, machine, cache)
+    pools, limits = setting.machines, setting.pool_limits(works)
+    tables = tabulate(graph, works, facts, rules, setting.meshes, machine, cache, pools)
     for stage in graph.stages:
         if stage.op.on_gpus and not tables.cells[stage.name]:
-            raise no_layout(stage, setting.meshes, facts[stage.name], rules.get(stage.op.value, ()))
+            meshes = tuple(mesh for mesh in setting.meshes if not pools or mesh.pool == pool_of(stage))
+            raise no_layout(stage, meshes, facts[stage.name], rules.get(stage.op.value, ()))
     device, host = setting.capacities_bytes
     homes = {stage.name: stage.meshes for stage in graph.stages if stage.op.on_gpus}
     problem = build(
         graph,
         tables,
-        sync_prices(graph, tables, works, machine),
+        sync_prices(graph, tables, works, machine, pools, _link(setting)),
         setting.backend.ties_for(graph),
         (Template(graph.tree, homes),),
-        MeshClass(setting.nodes, machine.gpus_per_node),
-        (device, host - sum(float(term.bytes.sum()) for term in setting.node_terms(works))),
+        MeshClass(setting.nodes, max([machine.gpus_per_node, *(pool.gpus_per_node for pool in pools.values())])),
+        (device, host - _sum(setting.node_terms(works))),
+        {pool: (gpu, node - _sum(terms)) for pool, ((gpu, node), terms) in limits.items()},
     )
     return Variant(graph, tables, problem)
+
+
+def _sum(terms: tuple[MemoryTerm, ...]) -> float:
+    return sum(float(term.bytes.sum()) for term in terms)
+
+
+def _link(setting: Setting) -> Link | None:
+    """Return the network between the pools of unlike machines."""
+    if not setting.pools:
+        return None
+    assert setting.pipeline.spec.cluster.pools is not None, "pools come from the pipeline"
+    one, other = (pool.machine for pool in setting.pools)
+    return link_between(one, other, setting.pipeline.spec.cluster.pools.link_bandwidth)
 
 
 def _plan(setting: Setting, outcome: Outcome) -> Plan:
@@ -318,6 +346,8 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         max_staleness=setting.context.allow.max_staleness,
         partial_rollout=setting.context.allow.partial_rollout,
         idle_reason=_idle_reason(setting, outcome.winner.variant, works),
+        pools=setting.pools,
+        pool_limits=setting.pool_limits(works),
     )
     plan = assemble(request, outcome)
     steps = int(np.clip(SIMULATED_RESPONSES // pipeline.sequences_per_step, *SIMULATED_STEPS))
@@ -332,6 +362,8 @@ def _with_simulation(plan: Plan, trace: Trace) -> Plan:
 def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWork]) -> str:
     """Say what keeps a stage off the whole cluster, or "" if every stage has a layout there."""
     whole = MeshClass(setting.nodes, setting.machine.gpus_per_node)
+    if setting.pools:  # no mesh spans the pools
+        return ""
     for stage in variant.graph.stages:
         if stage.op.on_gpus and whole not in variant.tables.cells[stage.name]:
             rules = setting.context.capabilities.rules.get(stage.op.value, ())
@@ -342,8 +374,10 @@ def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWo
 def _nothing_fits(setting: Setting, outcome: Outcome) -> NothingFits:
     """Name the term that breaks the machine."""
     variant = outcome.attempts[0].variant
-    overflow = find_overflow(variant.graph, variant.tables, setting.capacities_bytes)
-    message = f"no plan of {setting.pipeline.name} fits {setting.nodes} nodes of {setting.machine.name}"
+    limits = {name: capacities for name, (capacities, _) in setting.pool_limits({}).items()}
+    overflow = find_overflow(variant.graph, variant.tables, setting.capacities_bytes, limits)
+    cluster = " and ".join(f"{pool.nodes} nodes of {pool.machine.name}" for pool in setting.pipeline.pools)
+    message = f"no plan of {setting.pipeline.name} fits {cluster}"
     return NothingFits(message, overflow.sentence)
 
 
@@ -359,5 +393,14 @@ def _remedy(setting: Setting) -> str:
         except (InputError, NothingFits):
             return False
 
+    def pools_fit(nodes: Mapping[str, int]) -> bool:
+        pools = tuple(replace(pool, nodes=nodes[pool.name]) for pool in quick.pools)
+        try:
+            return search(replace(quick, pools=pools, nodes=sum(nodes.values())), graphs).winner is not None
+        except (InputError, NothingFits):
+            return False
+
+    if setting.pools:
+        return smallest_pool_change(pools_fit, {pool.name: pool.nodes for pool in setting.pools})
     others = [name for name in machine_names() if name != setting.machine.name]
     return smallest_change(fits, setting.machine.name, setting.nodes, others)

@@ -209,6 +209,20 @@ class Machine:
         raise KeyError(f"{self.name} has no figure {name}")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """A part of a cluster whose nodes are equal: its name ("" where the cluster has no parts), machine and nodes."""
+
+    name: str
+    machine: Machine
+    nodes: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.nodes * self.machine.gpus_per_node
+
+
 def machine_names() -> tuple[str, ...]:
     """Return the names of all machines of the catalogue, sorted."""
     files = resources.files("rpegc").joinpath("catalog", "hardware").iterdir()

@@ -37,14 +37,39 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolDevices:
+    """The machines of one pool of a plan on unlike machines."""
+
+    name: str
+    hardware: str
+    nodes: int
+    gpus: int
+    gpus_per_node: int
+    idle_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Devices:
-    """The machines of the plan; `idle_gpus` are allocated but on no used mesh."""
+    """The machines of the plan; `idle_gpus` are allocated but on no used mesh.
+
+    With `pools` of unlike machines `hardware` names them all, counts are sums, `gpus_per_node` is the first pool's.
+    """
 
     hardware: str
     nodes: int
     gpus: int
     gpus_per_node: int
     idle_gpus: int
+    pools: tuple[PoolDevices, ...] = ()
+
+    def numbering(self, pool: str) -> tuple[int, int]:
+        """Return the number of a pool's first GPU, counted through the pools in order, and the GPUs of its nodes."""
+        first = 0
+        for devices in self.pools:
+            if devices.name == pool:
+                return first, devices.gpus_per_node
+            first += devices.gpus
+        return 0, self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ def check_file(path: Path) -> tuple[str, ...]:
     workload = pipeline.workload_facts()
     lines = [
         f"{path}: fine",
-        f"  {pipeline.spec.algorithm} on {pipeline.spec.cluster.nodes} nodes of {pipeline.machine.name}",
+        f"  {pipeline.spec.algorithm} on "
+        + " and ".join(f"{pool.nodes} nodes of {pool.machine.name}" for pool in pipeline.pools),
     ]
     for role, architecture in pipeline.architectures.items():
         active = ""

@@ -91,13 +91,17 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All that a pass may look at. `space` maps (op, field) to the values that the search space lists."""
+    """All that a pass may look at. `space` maps (op, field) to the values that the search space lists.
+
+    With `pools` the cluster has two kinds of machine, for what generates and for the rest: no mesh spans both.
+    """
 
     models: Mapping[str, ModelFacts]
     workload: WorkloadFacts
     allow: Allowance
     space: Mapping[tuple[str, str], tuple[Scalar, ...]]
     capabilities: Capabilities
+    pools: bool = False
 
 
 class PassFault(RpegcError):

@@ -137,10 +137,14 @@ def describe_layout(layout: Layout) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MeshClass:
-    """What the price of a mesh depends on: its shape. `nodes` whole nodes or a slice of `gpus_per_node` of each."""
+    """What the price of a mesh depends on: its shape. `nodes` whole nodes or a slice of `gpus_per_node` of each.
+
+    `pool` names the part of a cluster of unlike machines that it lies in; "" where all machines are alike.
+    """
 
     nodes: int
     gpus_per_node: int
+    pool: str = ""
 
     @property
     def gpus(self) -> int:
@@ -153,18 +157,22 @@ class MeshClass:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mesh:
-    """A rectangle of GPUs: `gpus_per_node` GPUs from `first_gpu` on, of `nodes` nodes from `first_node` on."""
+    """A rectangle of GPUs: `gpus_per_node` GPUs from `first_gpu` on, of `nodes` nodes from `first_node` on.
+
+    Nodes are counted in the mesh's `pool`; "" is the whole cluster.
+    """
 
     name: str
     first_node: int
     nodes: int
     first_gpu: int
     gpus_per_node: int
+    pool: str = ""
 
     @property
     def mesh_class(self) -> MeshClass:
         """The shape of this rectangle."""
-        return MeshClass(self.nodes, self.gpus_per_node)
+        return MeshClass(self.nodes, self.gpus_per_node, self.pool)
 
     @property
     def gpus(self) -> int:
@@ -174,7 +182,8 @@ class Mesh:
     def overlaps(self, other: Mesh) -> bool:
         """Whether the two rectangles share a GPU."""
         return (
-            self.first_node < other.first_node + other.nodes
+            self.pool == other.pool
+            and self.first_node < other.first_node + other.nodes
             and other.first_node < self.first_node + self.nodes
             and self.first_gpu < other.first_gpu + other.gpus_per_node
             and other.first_gpu < self.first_gpu + self.gpus_per_node

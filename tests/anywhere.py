@@ -23,7 +23,7 @@ CAPABILITIES = Capabilities(
     engine_class="fsdp",
     placements=(
         PlacementPattern("together", "sync", (0, 0), {"*": (1,)}, barrier=True),
-        PlacementPattern("apart", "sync", (0, 0, 0), {"model:actor": (1,), "*": (1, 2)}),
+        PlacementPattern("apart", "sync", (0, 0, 0), {"op:generate": (2,), "*": (1,)}),
     ),
     field_values={
         **{(op, field): values for op in ("train", "forward") for field, values in SHARDED.items()},

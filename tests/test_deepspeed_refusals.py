@@ -106,6 +106,28 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "target_overrides",
         "did you mean `grpo.top_p`",
     ),
+    "two kinds of machine": (
+        GRPO,
+        "cluster: {hardware: gh200-alps, nodes: 2}",
+        "cluster: {pools: {train: {hardware: gh200-alps, nodes: 2}, rollout: {hardware: h100-dgx, nodes: 2}}}",
+        "cluster:",
+        "one kind of node",
+    ),
+    "samples of a stage's own": (
+        GRPO,
+        "target: deepspeed",
+        "target: deepspeed\nstages: {rollout: {op: generate, model: actor, in: [prompts], "
+        "out: [sequences, behaviour_logprobs], samples_per_prompt: 4}}",
+        "stages:",
+        "in one turn",
+    ),
+    "a punishment of long responses": (
+        GRPO,
+        "reward: {",
+        "reward: {overlong: {buffer_tokens: 100}, ",
+        "reward:",
+        "punishment of long responses",
+    ),
     "a flavour of another target": (
         GRPO,
         "target: deepspeed",

@@ -49,6 +49,7 @@ def test_defaults_are_filled_in(pipeline_text: str) -> None:
         "hardware": "gh200-alps",
         "nodes": 2,
         "usd_per_gpu_hour": None,
+        "pools": None,
         "site": "alps",
     }
     assert resolved["allow"]["max_staleness"] == 0

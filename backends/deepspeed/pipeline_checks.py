@@ -8,7 +8,7 @@ from typing import Any
 from backends.deepspeed.overrides import settings_with_overrides
 from backends.deepspeed.request import Request
 from backends.deepspeed.run import possible_runs
-from backends.request import odd_stages, texts_of
+from backends.request import odd_stages, texts_of, two_kinds_of_machine
 from backends.roles import PLACES, places_hint
 from rpegc.emit import TargetRefusal, one_line
 from rpegc.errors import InputError
@@ -113,6 +113,7 @@ PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
     _penalty,
     _models,
     _stages,
+    two_kinds_of_machine,
     odd_stages,
     _texts,
     _settings,

@@ -78,6 +78,24 @@ def _stages(pipeline: Pipeline) -> Iterator[TargetRefusal]:
             yield TargetRefusal(f"stages.{name}: the native engine trains actor and critic alone", path)
 
 
+STAGE_KEYS = ("samples_per_prompt", "oversampling", "prompt_tokens", "response_tokens", "turns")
+"""Keys of a stage of the user's that the engine's stages do not have: each works on the step's own sequences, once."""
+
+
+def _stage_keys(pipeline: Pipeline) -> Iterator[TargetRefusal]:
+    for name, stage in pipeline["stages"].items():
+        for key in STAGE_KEYS:
+            if stage is not None and stage.get(key) is not None:
+                message = f"stages.{name}.{key}: the native engine runs stages on the step's sequences, in one turn"
+                yield TargetRefusal(message, ("stages", name, key), "leave it out")
+
+
+def _overlong(pipeline: Pipeline) -> Iterator[TargetRefusal]:
+    if pipeline["reward"] is not None and pipeline["loss"]["overlong_buffer_tokens"]:
+        message = "reward.overlong: the native engine does not punish length"
+        yield TargetRefusal(message, ("reward", "overlong"), "let the reward function do it, and leave it out")
+
+
 def _reward(pipeline: Pipeline) -> Iterator[TargetRefusal]:
     reward = pipeline["reward"]
     if reward is not None and not reward["function"]:
@@ -91,6 +109,8 @@ PIPELINE_CHECKS: tuple[Callable[[Pipeline], Iterator[TargetRefusal]], ...] = (
     _training,
     _families,
     _stages,
+    _stage_keys,
+    _overlong,
     _reward,
 )
 

@@ -37,9 +37,11 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
     values = template_values(plan, site)
     names = ["submit.sbatch", "processes.sh", "environment.sh", "README.md"]
     names += ["run.sh"] * (plan.devices.nodes == 1)
+    sources = dict.fromkeys(names, "") | ({"submit.sbatch": "pools."} if plan.devices.pools else {})
     return {
         f"{FOLDER}/{name}": EmittedFile(
-            environment.get_template(f"{name}.j2").render(values).encode(), name.endswith((".sh", ".sbatch"))
+            environment.get_template(f"{sources[name]}{name}.j2").render(values).encode(),
+            name.endswith((".sh", ".sbatch")),
         )
         for name in sorted(names)
     }
@@ -61,5 +63,16 @@ def template_values(plan: Plan, site: Site) -> dict[str, Any]:
         "time_limit": f"{minutes // 60:02d}:{minutes % 60:02d}:00",
         "grace_s": GRACE_S,
         "steps": steps,
+        "pools": [
+            {
+                "name": pool.name,
+                "hardware": pool.hardware,
+                "nodes": pool.nodes,
+                "gpus_per_node": pool.gpus_per_node,
+                "first_node": sum(other.nodes for other in plan.devices.pools[:place]),
+                "partition": plan.pipeline["cluster"]["pools"][pool.name]["partition"],
+            }
+            for place, pool in enumerate(plan.devices.pools)
+        ],
         "expected": format_seconds(plan.period_s * steps) if steps else "",
     }

@@ -45,6 +45,17 @@ def _algorithm(request: Request) -> Iterator[TargetRefusal]:
         yield TargetRefusal(f"{message} [verl/workers/config/distillation.py]", ("models", "teacher"))
 
 
+def _pools(request: Request) -> Iterator[TargetRefusal]:
+    """Ray places by resources; verl's pools ask for GPUs and can name no type of them."""
+    if request.get("cluster.pools") is not None:
+        message = (
+            "cluster.pools: verl cannot direct a role to a type of GPU: no setting reaches the `accelerator_type` "
+        )
+        message += "of its resource pools [verl/single_controller/ray/base.py: ResourcePoolManager]"
+        hint = "use `target: native`, or give one kind of machine (`hardware`, `nodes`)"
+        yield TargetRefusal(message, ("cluster", "pools"), hint)
+
+
 STAGE_KEYS = {
     "samples_per_prompt": "generates `workload.samples_per_prompt` responses to each prompt",
     "oversampling": "generates what its trainer asks for",
@@ -209,6 +220,7 @@ def _settings(request: Request) -> Iterator[TargetRefusal]:
 
 PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
     _algorithm,
+    _pools,
     _words,
     _batches,
     _stages,

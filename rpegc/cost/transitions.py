@@ -85,6 +85,26 @@ SYNC_CONSTANTS = {
 """One set per framework."""
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The network between two pools: B/s for each GPU and direction, seconds of a hop, and how that is known."""
+
+    bandwidth: float
+    hop_s: float
+    provenance: str
+    source: str
+
+
+def link_between(one: Machine, other: Machine, stated: float | None = None) -> Link:
+    """Return the network between two machines: `stated` B/s if the user knows it, else the slower of the two NICs."""
+    networks = (one.network, other.network)
+    hop_s = max(network.latency_per_hop_s.value for network in networks)
+    if stated is not None:
+        return Link(stated, hop_s, "spec", "cluster.pools.link_bandwidth, as the pipeline states it")
+    slower = min(network.nic_bandwidth.value * network.nic_efficiency.value for network in networks)
+    return Link(slower, hop_s, "assumed", f"the slower of the networks of {one.name} and {other.name}")
+
+
 def sync_seconds(
     work: StageWork,
     machine: Machine,
@@ -93,6 +113,7 @@ def sync_seconds(
     source_signatures: tuple[Signature, ...],
     target_mesh: MeshClass,
     target_signatures: tuple[Signature, ...],
+    link: Link | None = None,
 ) -> PairTable:
     """Seconds of one weight sync for each pair of signatures: `across` two meshes, or on the `same` one.
 
@@ -103,7 +124,8 @@ def sync_seconds(
     all-gather of 2P bytes over the FSDP group, `onload` the copy of offloaded shards from host memory, `hops` one
     passage through the target's nodes per bucket, `quantise` the conversion to FP8. Equal signatures on one mesh
     share one copy: zero. The engine's wake-up is part of `same`; generation must not add it again.
-    Interval: `SYNC_INTERVAL`. Raises `InputError` for an unknown framework.
+    With a `link` the two meshes lie in pools of unlike machines, `machine` being that of the source: NIC and hops are
+    the link's. Interval: `SYNC_INTERVAL`. Raises `InputError` for an unknown framework.
     Source: fitted to published verl logs and its checkpoint-engine ablation; other frameworks assumed from them.
     """
     if framework not in SYNC_CONSTANTS:
@@ -123,14 +145,18 @@ def sync_seconds(
     same = same + np.maximum(moved_bytes / constants.same_bandwidth.value, gather) + onload + load
     same = np.where(_equal(source_signatures, target_signatures), 0.0, same)
 
-    nic = machine.network.nic_bandwidth.value * machine.network.nic_efficiency.value
+    nic = link.bandwidth if link else machine.network.nic_bandwidth.value * machine.network.nic_efficiency.value
+    hop_s = link.hop_s if link else machine.network.latency_per_hop_s.value
     wire = moved_bytes / min(constants.across_bandwidth.value, nic)
     buckets = np.ceil(moved_bytes / BUCKET_BYTES.value)
-    hops = buckets * target_mesh.nodes * machine.network.latency_per_hop_s.value
+    hops = buckets * target_mesh.nodes * hop_s
     across = constants.across_fixed_s.value + tensors * constants.across_tensor_s.value + hops
     across = across + np.maximum(wire, gather) + onload + load
     figure = constants.across_bandwidth
-    return PairTable(across, same, figure.provenance, f"{constants.same_bandwidth.source}; {figure.source}")
+    source = f"{constants.same_bandwidth.source}; {figure.source}"
+    if link:
+        return PairTable(across, same, link.provenance, f"{link.source}; {figure.source}")
+    return PairTable(across, same, figure.provenance, source)
 
 
 def tensor_count(architecture: Architecture) -> float:

@@ -18,7 +18,7 @@ from rpegc.frontend.presets import stage_recipes
 from rpegc.frontend.rules import check_rules
 from rpegc.frontend.schema import PipelineSpec, validate_document
 from rpegc.frontend.yaml_source import YamlDocument, parse_yaml, read_yaml
-from rpegc.hardware import Machine, load_machine
+from rpegc.hardware import Pool, load_machine
 
 LENGTH_KEYS = ("prompt_tokens", "response_tokens")
 
@@ -53,7 +53,7 @@ def restore_pipeline(resolved: Mapping[str, Any]) -> Pipeline:
         spec = PipelineSpec.model_validate(document)
     except (KeyError, TypeError, AttributeError, ValidationError, ValueError) as problem:
         raise InputError(f"this is not a resolved pipeline: {str(problem).splitlines()[0]}") from None
-    return Pipeline(spec, architectures, load_machine(spec.cluster.hardware), histograms)
+    return Pipeline(spec, architectures, _pools(spec, None), histograms)
 
 
 def _tuples(value: Any) -> Any:
@@ -70,7 +70,7 @@ def _pipeline(document: YamlDocument, folder: Path) -> Pipeline:
     pipeline = Pipeline(
         spec=spec,
         architectures=_architectures(spec, document, folder),
-        machine=_machine(spec, document),
+        pools=_pools(spec, document),
         histograms=_histograms(spec, document, folder),
         document=document,
     )
@@ -81,18 +81,30 @@ def _pipeline(document: YamlDocument, folder: Path) -> Pipeline:
     return pipeline
 
 
-def _machine(spec: PipelineSpec, document: YamlDocument) -> Machine:
-    """Look up the machine, and check what is asked of it."""
-    machine = load_machine(spec.cluster.hardware, document.value_position(("cluster", "hardware")))
-    if machine.system_nodes and spec.cluster.nodes > machine.system_nodes:
-        message = f"{machine.name} has {machine.system_nodes} nodes; cluster.nodes is {spec.cluster.nodes}"
-        raise InputError(message, document.value_position(("cluster", "nodes")))
+def _pools(spec: PipelineSpec, document: YamlDocument | None) -> tuple[Pool, ...]:
+    """Look up the machines, and check what is asked of them; without a document only the first."""
+    cluster = spec.cluster
+    if cluster.pools is None:
+        return (_pool("", str(cluster.hardware), cluster.nodes or 0, ("cluster",), spec, document),)
+    named = (("train", cluster.pools.train), ("rollout", cluster.pools.rollout))
+    return tuple(_pool(n, p.hardware, p.nodes, ("cluster", "pools", n), spec, document) for n, p in named)
+
+
+def _pool(
+    name: str, hardware: str, nodes: int, path: tuple[str, ...], spec: PipelineSpec, document: YamlDocument | None
+) -> Pool:
+    if document is None:
+        return Pool(name, load_machine(hardware), nodes)
+    machine = load_machine(hardware, document.value_position((*path, "hardware")))
+    if machine.system_nodes and nodes > machine.system_nodes:
+        message = f"{machine.name} has {machine.system_nodes} nodes; {'.'.join(path)}.nodes is {nodes}"
+        raise InputError(message, document.value_position((*path, "nodes")))
     if spec.objective == "usd" and machine.usd_per_gpu_hour is None and spec.cluster.usd_per_gpu_hour is None:
         message = f"objective usd needs a price, and none is known for {machine.name}"
         raise InputError(
             message, document.value_position(("objective",)), "give cluster.usd_per_gpu_hour, or use gpu_hours"
         )
-    return machine
+    return Pool(name, machine, nodes)
 
 
 def _architectures(spec: PipelineSpec, document: YamlDocument, folder: Path) -> dict[str, Architecture]:

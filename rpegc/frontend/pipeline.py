@@ -14,7 +14,7 @@ from rpegc.frontend.schema_cluster import TargetFlavour
 from rpegc.frontend.schema_stage import ModelSpec
 from rpegc.frontend.schema_workload import LengthsSpec
 from rpegc.frontend.yaml_source import KeyPath, YamlDocument
-from rpegc.hardware import Machine
+from rpegc.hardware import Machine, Pool
 from rpegc.lengths import Lengths
 from rpegc.rewrite import Allowance, ModelFacts, WorkloadFacts
 
@@ -26,13 +26,14 @@ Histogram = tuple[tuple[int, int], ...]
 class Pipeline:
     """A validated pipeline with its models and its machine.
 
-    `architectures` has one entry per role. `histograms` holds the content of histogram files by workload key
-    ("prompt_tokens", "response_tokens"). `document` is None when the pipeline was restored from a plan.
+    `machine` is that of the first of `pools`, which trains. `architectures` has one entry per role. `histograms` holds
+    the content of histogram files by workload key ("prompt_tokens", "response_tokens"). `document` is None when the
+    pipeline was restored from a plan.
     """
 
     spec: PipelineSpec
     architectures: Mapping[str, Architecture]
-    machine: Machine
+    pools: tuple[Pool, ...]
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     document: YamlDocument | None = field(default=None, compare=False, repr=False)
 
@@ -63,9 +64,19 @@ class Pipeline:
         return self.spec.workload.prompts_per_step * self.spec.workload.samples_per_prompt
 
     @property
+    def machine(self) -> Machine:
+        """The machine of the pool that trains, which is the whole cluster where it has no pools."""
+        return self.pools[0].machine
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the plan may use, of all pools."""
+        return sum(pool.nodes for pool in self.pools)
+
+    @property
     def gpus(self) -> int:
-        """GPUs that the plan may use."""
-        return self.spec.cluster.nodes * self.machine.gpus_per_node
+        """GPUs that the plan may use, of all pools."""
+        return sum(pool.gpus for pool in self.pools)
 
     @property
     def site(self) -> str:

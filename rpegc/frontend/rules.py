@@ -155,6 +155,27 @@ def _save_and_test(spec: PipelineSpec) -> Iterator[Violation]:
         yield Violation(("training", "test_every"), message)
 
 
+def _cluster(spec: PipelineSpec) -> Iterator[Violation]:
+    """One kind of machine, or two pools; what a pool cannot say yet."""
+    cluster = spec.cluster
+    single = {key: getattr(cluster, key) for key in ("hardware", "nodes")}
+    hint = "write `hardware` and `nodes`, or `pools: {train: {...}, rollout: {...}}`"
+    for key, value in single.items():
+        if cluster.pools is not None and value is not None:
+            message = f"cluster.{key} and cluster.pools say the same thing twice"
+            yield Violation(("cluster", key), message, f"leave out `{key}`: each pool has its own")
+        elif cluster.pools is None and value is None:
+            yield Violation(("cluster",), f"`cluster.{key}` is missing", hint)
+    if cluster.pools is None:
+        return
+    if cluster.usd_per_gpu_hour is not None:
+        message = "cluster.usd_per_gpu_hour is one price, but the pools have two kinds of GPU"
+        yield Violation(("cluster", "usd_per_gpu_hour"), message, "leave it out")
+    if spec.objective != "step_time":
+        message = f"objective {spec.objective} is not planned for pools: only step_time is"
+        yield Violation(("objective",), message, "leave it out")
+
+
 RULES: tuple[Callable[[PipelineSpec], Iterator[Violation]], ...] = (
     _algorithm,
     _actor,
@@ -164,6 +185,7 @@ RULES: tuple[Callable[[PipelineSpec], Iterator[Violation]], ...] = (
     _minibatches,
     _step_size,
     preset_rules,
+    _cluster,
     _partial_rollout,
     _model_changes,
     _save_and_test,

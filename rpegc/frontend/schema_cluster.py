@@ -18,13 +18,40 @@ Target = Literal["verl", "deepspeed", "native"]
 TargetFlavour = Literal["trl", "openrlhf"]
 
 
-class ClusterSpec(Block):
-    """The machine that the plan is for."""
+Nodes = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class PoolSpec(Block):
+    """A part of the cluster whose nodes are equal."""
 
     hardware: Name
     """A machine of the catalogue; `rpegc list` names them."""
-    nodes: Annotated[int, Field(ge=1, le=100_000)]
+    nodes: Nodes
+    """Nodes that the plan may use of it."""
+    partition: Name | None = None
+    """SLURM partition of its nodes; absent = that of the site, or the cluster's default."""
+
+
+class PoolsSpec(Block):
+    """Two kinds of machine: one that generates, one that does everything else."""
+
+    train: PoolSpec
+    """Trains, runs forward passes and functions."""
+    rollout: PoolSpec
+    """Generates: every stage of op generate."""
+    link_bandwidth: Positive | None = None
+    """Bytes per second, GPU and direction between the pools; absent = the slower of the two networks (assumed)."""
+
+
+class ClusterSpec(Block):
+    """The machine that the plan is for: `hardware` and `nodes`, or `pools`."""
+
+    hardware: Name | None = None
+    """A machine of the catalogue; `rpegc list` names them."""
+    nodes: Nodes | None = None
     """Nodes that the plan may use."""
+    pools: PoolsSpec | None = None
+    """Two kinds of machine in the place of `hardware` and `nodes`."""
     usd_per_gpu_hour: Positive | None = None
     """What a GPU costs an hour; needed where the objective is `usd` and the catalogue knows no price."""
     site: Site | None = None

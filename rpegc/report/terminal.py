@@ -66,6 +66,10 @@ def _glance(plan: Plan) -> RenderableType:
     rows = [
         ("pipeline", f"{plan.name} for {plan.target.name} {plan.target.version}, mode {plan.graph.mode or 'default'}"),
         ("machines", f"{devices.nodes} nodes, {devices.gpus} GPUs of {devices.hardware}, {devices.idle_gpus} idle"),
+        *(
+            (f"  {p.name}", f"{p.nodes} nodes, {p.gpus} GPUs of {p.hardware}, {p.idle_gpus} idle")
+            for p in devices.pools
+        ),
         (
             "period",
             f"{format_seconds(plan.period_s)} a step (80 % interval {format_seconds(low)} .. {format_seconds(high)})",

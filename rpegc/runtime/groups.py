@@ -1,6 +1,6 @@
 """Process groups of a plan: one a mesh, and those of each layout's axes. Every rank builds all of them in one order.
 
-Ranks are numbered node by node: the GPU g of node n is rank n * gpus_per_node + g. Inside a mesh the axes are, from the
+Ranks are numbered pool by pool and node by node: GPU g of node n is rank n * gpus_per_node + g of its pool. Inside a mesh the axes are, from the
 outside: pipeline, data (of which Ulysses groups are neighbours), tensor.
 """
 
@@ -21,9 +21,9 @@ from rpegc.target import EngineLayout, Layout, Mesh, ShardedLayout
 
 def mesh_ranks(plan: Plan, mesh: Mesh) -> tuple[int, ...]:
     """Return the ranks of a mesh, node by node."""
-    width = plan.devices.gpus_per_node
+    first, width = plan.devices.numbering(mesh.pool)
     return tuple(
-        node * width + gpu
+        first + node * width + gpu
         for node in range(mesh.first_node, mesh.first_node + mesh.nodes)
         for gpu in range(mesh.first_gpu, mesh.first_gpu + mesh.gpus_per_node)
     )

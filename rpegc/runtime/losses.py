@@ -62,10 +62,10 @@ def value_losses(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> T
 def token_weight(aggregation: str, length: int, longest: int) -> float:
     """Return the weight of each token of a response of that length.
 
-    token-mean: 1 (DAPO). sequence-mean: 1 / length (GRPO, arXiv 2402.03300). constant-length: 1 / longest (Dr. GRPO,
+    token-mean: 1 (DAPO). sequence-sum: 1 (RLOO). sequence-mean: 1 / length (GRPO, arXiv 2402.03300). constant-length: 1 / longest (Dr. GRPO,
     arXiv 2503.20783).
     """
-    if aggregation == "token-mean":
+    if aggregation in ("token-mean", "sequence-sum"):
         return 1.0
     return 1.0 / max(length, 1) if aggregation == "sequence-mean" else 1.0 / longest
 

@@ -12,7 +12,7 @@ from typing import Any
 from rpegc.errors import InputError, guess
 
 ESTIMATORS = ("grpo", "rloo", "reinforce++", "gae")
-AGGREGATIONS = ("token-mean", "sequence-mean", "constant-length")
+AGGREGATIONS = ("token-mean", "sequence-mean", "sequence-sum", "constant-length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,8 @@ OPTIONS: dict[str, Option] = {
 
 ALGORITHMS: dict[str, dict[str, str | bool]] = {
     "grpo": {"advantage": "grpo"},
-    "dapo": {"advantage": "grpo", "aggregation": "token-mean"},
     "dr-grpo": {"advantage": "grpo", "normalise_by_deviation": False, "aggregation": "constant-length"},
-    "rloo": {"advantage": "rloo"},
+    "rloo": {"advantage": "rloo", "aggregation": "sequence-sum"},
     "reinforce++": {"advantage": "reinforce++"},
     "ppo": {"advantage": "gae"},
 }

@@ -11,7 +11,7 @@ from rpegc import __version__
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.cost.work_depth import stage_work_flops
-from rpegc.hardware import Machine
+from rpegc.hardware import Machine, Pool
 from rpegc.ir.graph import Graph, Op
 from rpegc.plan import (
     Alternative,
@@ -21,6 +21,7 @@ from rpegc.plan import (
     Plan,
     PlannedRewrite,
     PlannedStage,
+    PoolDevices,
     SearchRecord,
     Staleness,
     Target,
@@ -56,6 +57,8 @@ class Request:
     max_staleness: int
     partial_rollout: bool
     idle_reason: str
+    pools: tuple[Pool, ...] = ()
+    pool_limits: Mapping[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]] | None = None
 
 
 def assemble(request: Request, outcome: Outcome) -> Plan:
@@ -69,7 +72,9 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     graph, tables = winner.variant.graph, winner.variant.tables
     meshes = bind_meshes(graph, winner.variant.problem, choice)
     stages = bind_stages(graph, tables, choice, meshes)
-    memory = bind_memory(graph, tables, choice, meshes, request.capacities_bytes, request.node_terms)
+    memory = bind_memory(
+        graph, tables, choice, meshes, request.capacities_bytes, request.node_terms, request.pool_limits
+    )
     schedule = BoundSchedule(graph, choice, stages, meshes, math.ceil(period))
     period_s = float(period) / 1000.0
     assert winner.cost, "a winner has a cost"
@@ -147,16 +152,32 @@ def _staleness(graph: Graph, request: Request) -> Staleness:
 
 
 def _devices(request: Request, meshes: Mapping[int, Mesh]) -> Devices:
-    """The nodes that the launch asks for: up to the last one a mesh reaches."""
-    per_node = request.machine.gpus_per_node
-    nodes = max(mesh.first_node + mesh.nodes for mesh in meshes.values())
+    """The nodes that the launch asks for: up to the last one a mesh reaches, in each pool."""
+    machines = [("", request.machine), *((pool.name, pool.machine) for pool in request.pools)]
+    found = [
+        _pool_devices(name, machine, tuple(mesh for mesh in meshes.values() if mesh.pool == name))
+        for name, machine in machines[bool(request.pools) :]
+    ]
+    return Devices(
+        " and ".join(dict.fromkeys(pool.hardware for pool in found)),
+        sum(pool.nodes for pool in found),
+        sum(pool.gpus for pool in found),
+        found[0].gpus_per_node,
+        sum(pool.idle_gpus for pool in found),
+        tuple(found) if request.pools else (),
+    )
+
+
+def _pool_devices(name: str, machine: Machine, meshes: tuple[Mesh, ...]) -> PoolDevices:
+    per_node = machine.gpus_per_node
+    nodes = max((mesh.first_node + mesh.nodes for mesh in meshes), default=0)
     busy = {
         (node, gpu)
-        for mesh in meshes.values()
+        for mesh in meshes
         for node in range(mesh.first_node, mesh.first_node + mesh.nodes)
         for gpu in range(mesh.first_gpu, mesh.first_gpu + mesh.gpus_per_node)
     }
-    return Devices(request.machine.name, nodes, nodes * per_node, per_node, nodes * per_node - len(busy))
+    return PoolDevices(name, machine.name, nodes, nodes * per_node, per_node, nodes * per_node - len(busy))
 
 
 def _tokens(request: Request) -> float:
@@ -247,8 +268,10 @@ def _assumptions(stages: tuple[PlannedStage, ...], request: Request) -> tuple[As
         for name, term in stage.terms.items()
         if term.provenance == "assumed" and term.seconds >= 0.01 * stage.seconds > 0
     ]
-    accelerator = request.machine.accelerator
-    for name in ("hbm_bytes", "gemm_sustained", "attention_forward_asymptote", "hbm_bandwidth"):
+    machines = [pool.machine for pool in request.pools] or [request.machine]
+    named = dict.fromkeys(machine.accelerator for machine in machines)
+    names = ("hbm_bytes", "gemm_sustained", "attention_forward_asymptote", "hbm_bandwidth")
+    for accelerator, name in ((one, name) for one in named for name in names):
         figure = getattr(accelerator, name)
         rows.append(Assumption(f"{accelerator.name}: {name}", f"{figure.value:.4g}", figure.provenance, figure.source))
     return tuple(rows)
@@ -273,7 +296,7 @@ def _warnings(
         )
     if request.partial_rollout:
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
-    if "gh200" in request.machine.name:
+    if any("gh200" in name for name in (request.machine.name, *(pool.machine.name for pool in request.pools))):
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
     for role, model in request.pipeline["architectures"].items():
         lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]

@@ -20,11 +20,30 @@ def bind_meshes(graph: Graph, problem: Problem, choice: Choice) -> dict[int, Mes
     occupied = sorted(set(choice.nodes.values()))
     names = _mesh_names(graph, choice, occupied)
     bound = {}
-    for node, mesh in enumerate(rectangles(problem, choice)):
+    for node, mesh in enumerate(_in_pools(problem, choice, rectangles(problem, choice))):
         if node in occupied:
             assert mesh is not None, "a stage sits on an unused mesh"
             bound[node] = replace(mesh, name=names[node])
     return bound
+
+
+def _in_pools(problem: Problem, choice: Choice, meshes: tuple[Mesh | None, ...]) -> tuple[Mesh | None, ...]:
+    """Count the nodes of each mesh in its own pool; nothing changes where the cluster has no pools."""
+    taken: dict[str, int] = {}
+    shift: dict[int, int] = {}
+    placed: list[Mesh | None] = []
+    for node, mesh in enumerate(meshes):
+        index = choice.mesh_classes[node]
+        pool = "" if index is None else problem.mesh_classes[index].pool
+        if mesh is None or not pool:
+            placed.append(mesh)
+            continue
+        top = next(ancestor for ancestor in choice.template.path(node) if choice.template.parents[ancestor] == 0)
+        if top == node:
+            shift[node] = taken.get(pool, 0) - mesh.first_node
+            taken[pool] = taken.get(pool, 0) + mesh.nodes
+        placed.append(replace(mesh, first_node=mesh.first_node + shift[top], pool=pool))
+    return tuple(placed)
 
 
 def _mesh_names(graph: Graph, choice: Choice, occupied: list[int]) -> dict[int, str]:
@@ -85,7 +104,10 @@ def bind_stages(graph: Graph, tables: Tables, choice: Choice, meshes: Mapping[in
             seconds = sum(term.seconds for term in terms.values())
         else:
             seconds = choice.milliseconds[stage.name] / 1000.0
-            terms = {"weight_transfer": PlannedTerm(seconds, 0.0, "fitted", "rpegc.cost.transitions")}
+            ends = (next(graph.into(stage.name)).source, next(graph.out_of(stage.name)).target)
+            apart = len({meshes[choice.nodes[end]].pool for end in ends}) > 1
+            how = ("assumed", "the network between the pools") if apart else ("fitted", "rpegc.cost.transitions")
+            terms = {"weight_transfer": PlannedTerm(seconds, 0.0, *how)}
             interval = (0.6, 1.6)
         bound.append(
             PlannedStage(stage.name, stage.op.value, stage.model, mesh, layout, start, seconds, interval, terms)
@@ -100,14 +122,19 @@ def bind_memory(
     meshes: Mapping[int, Mesh],
     capacities_bytes: tuple[float, float],
     node_terms: tuple[MemoryTerm, ...],
+    pools: Mapping[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]] | None = None,
 ) -> tuple[MemoryPhase, ...]:
     """Return memory per mesh and phase: what stays resident of all stages around, plus the running stage's own.
+
+    `pools` holds capacities and node terms of pools of unlike machines.
 
     Host bytes are those of the stages on this mesh and around it, and `node_terms`, which every node holds.
     """
     phases = []
     for node, mesh in meshes.items():
         path = choice.template.path(node)
+        if pools and mesh.pool in pools:
+            capacities_bytes, node_terms = pools[mesh.pool]
         around = {s.name: s for s in graph.stages if s.op.on_gpus and choice.nodes[s.name] in path}
         for phase in (name for name in around if choice.nodes[name] == node):
             device, host = _phase_bytes(tables, choice, around, phase)

@@ -49,8 +49,17 @@ def build(
     ladder: tuple[integer.Template, ...],
     cluster: MeshClass,
     capacities_bytes: tuple[float, float],
+    pool_capacities: Mapping[str, tuple[float, float]] | None = None,
 ) -> integer.Problem:
-    """Build the integer problem of one variant; `capacities_bytes` are those of one GPU and of one node's host."""
+    """Build the integer problem of one variant; `capacities_bytes` are those of one GPU and of one node's host.
+
+    The problem knows one capacity. Where pools have others (`pool_capacities`), their bytes are scaled so that what
+    fills theirs fills the problem's; no mesh lies in two pools, so that bytes of unlike scale never meet.
+    """
+    scales = {
+        pool: tuple(whole / max(own, 1.0) for whole, own in zip(capacities_bytes, capacities, strict=True))
+        for pool, capacities in (pool_capacities or {}).items()
+    }
     numbering: dict[SignatureKey, int] = {}
     stages: list[integer.Stage] = []
     tie_groups = tuple(integer.TieGroup(tie.stages) for tie in ties)
@@ -66,7 +75,16 @@ def build(
         elif stage.op.on_gpus:
             visible = stage.name in seen
             cells = {
-                index: _cell(stage, tables.cells[stage.name][mesh], index, visible, ties, numbering, tie_keys)
+                index: _cell(
+                    stage,
+                    tables.cells[stage.name][mesh],
+                    index,
+                    visible,
+                    ties,
+                    numbering,
+                    tie_keys,
+                    scales.get(mesh.pool, (1.0, 1.0)),
+                )
                 for index, mesh in enumerate(tables.meshes)
                 if mesh in tables.cells[stage.name]
             }
@@ -87,9 +105,10 @@ def _cell(
     ties: tuple[Tie, ...],
     numbering: dict[SignatureKey, int],
     tie_keys: dict[tuple[int, ...], int],
+    scale: tuple[float, ...],
 ) -> integer.Cell:
     """Quantise one table. Stages whose signature no other stage can see all share one, so that more rows prune."""
-    factor = margin(stage.op)
+    factor, host_factor = margin(stage.op) * scale[0], scale[1]
     pairs = table.signatures if visible else ((("stage", -1),),) * len(table.signatures)
     numbers = np.array([numbering.setdefault((index, key), len(numbering)) for key in pairs], dtype=np.int64)
     completion = np.minimum(to_milliseconds(table.completion), to_milliseconds(table.seconds)[:, None])
@@ -101,7 +120,7 @@ def _cell(
         weights=to_units(table.bytes("weights") * factor),
         resident=to_units(table.bytes("resident") * factor),
         working=to_units(table.bytes("working") * factor),
-        host=to_units(table.bytes("host")),
+        host=to_units(table.bytes("host") * host_factor),
         signature=numbers[table.signature],
         ties=np.stack(columns, axis=1) if columns else np.zeros((table.rows, 0), dtype=np.int64),
         layout=np.arange(table.rows, dtype=np.int64),

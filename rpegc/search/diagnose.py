@@ -12,7 +12,7 @@ from rpegc.cost.table import PriceTable
 from rpegc.errors import InputError, NothingFits
 from rpegc.ir.graph import Graph, Stage
 from rpegc.search.enumerate import legal_layouts, refusing_rules
-from rpegc.search.tabulate import Tables
+from rpegc.search.tabulate import Tables, pool_of
 from rpegc.target import MeshClass, Rule, describe_layout, layout_at
 from rpegc.units import format_bytes
 
@@ -26,15 +26,24 @@ class Overflow:
     sentence: str
 
 
-def find_overflow(graph: Graph, tables: Tables, capacities_bytes: tuple[float, float]) -> Overflow:
-    """Return the stage whose smallest layout needs the largest share of a GPU or host, with its largest term."""
+def find_overflow(
+    graph: Graph,
+    tables: Tables,
+    capacities_bytes: tuple[float, float],
+    pools: Mapping[str, tuple[float, float]] | None = None,
+) -> Overflow:
+    """Return the stage whose smallest layout needs the largest share of a GPU or host, with its largest term.
+
+    `pools` holds the capacities of pools of unlike machines.
+    """
     worst: tuple[float, Overflow] | None = None
     for stage in graph.stages:
         if not stage.op.on_gpus:
             continue
+        device, host = pools[pool_of(stage)] if pools else capacities_bytes
         for residences, capacity, factor, where in (
-            (("weights", "resident", "working"), capacities_bytes[0], margin(stage.op), "a GPU"),
-            (("host",), capacities_bytes[1], 1.0, "a node's host memory"),
+            (("weights", "resident", "working"), device, margin(stage.op), "a GPU"),
+            (("host",), host, 1.0, "a node's host memory"),
         ):
             smallest = _smallest(tables.cells[stage.name], residences)
             if smallest is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from rpegc.hardware import Pool
 from rpegc.target import MeshClass
 
 
@@ -18,6 +21,16 @@ def mesh_menu(nodes: int, gpus_per_node: int, node_counts: str, slices: bool) ->
         classes |= {MeshClass(nodes, width) for width in parts}
         classes |= {MeshClass(1, width) for width in parts if width & (width - 1) == 0}
     return tuple(sorted(classes, key=lambda shape: (shape.gpus, shape.nodes)))
+
+
+def pool_menu(pools: Iterable[Pool], node_counts: str) -> tuple[MeshClass, ...]:
+    """Return the mesh classes of a cluster of unlike machines: whole nodes of each pool, smallest first."""
+    menu: list[MeshClass] = []
+    for pool in pools:
+        width = pool.machine.gpus_per_node
+        classes = mesh_menu(pool.nodes, width, node_counts, slices=False)
+        menu += [MeshClass(shape.nodes, width, pool.name) for shape in classes if shape.gpus_per_node == width]
+    return tuple(menu)
 
 
 def _node_counts(nodes: int) -> list[int]:

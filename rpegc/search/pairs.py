@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rpegc.cost.transitions import sync_seconds
+from rpegc.cost.transitions import Link, sync_seconds
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
 from rpegc.ir.graph import Graph, Op
@@ -13,9 +13,17 @@ from rpegc.search.tabulate import Tables
 
 
 def sync_prices(
-    graph: Graph, tables: Tables, works: Mapping[str, StageWork], machine: Machine
+    graph: Graph,
+    tables: Tables,
+    works: Mapping[str, StageWork],
+    machine: Machine,
+    pools: Mapping[str, Machine] | None = None,
+    link: Link | None = None,
 ) -> dict[str, SyncPrices]:
-    """Price every sync of a graph for each pair of mesh classes and signatures of its two ends."""
+    """Price every sync of a graph for each pair of mesh classes and signatures of its two ends.
+
+    `pools` are the machines of a cluster of unlike ones, `link` is the network between them.
+    """
     prices: dict[str, SyncPrices] = {}
     for stage in graph.of_op(Op.SYNC):
         source = next(edge.source for edge in graph.into(stage.name))
@@ -26,7 +34,14 @@ def sync_prices(
             target,
             {
                 (from_mesh, to_mesh): sync_seconds(
-                    work, machine, work.framework, from_mesh, from_table.signatures, to_mesh, to_table.signatures
+                    work,
+                    pools[from_mesh.pool] if pools else machine,
+                    work.framework,
+                    from_mesh,
+                    from_table.signatures,
+                    to_mesh,
+                    to_table.signatures,
+                    link if from_mesh.pool != to_mesh.pool else None,
                 )
                 for from_mesh, from_table in tables.cells[source].items()
                 for to_mesh, to_table in tables.cells[target].items()

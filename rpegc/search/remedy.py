@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 LARGEST_CLUSTER_TRIED = 1024
 """Nodes up to which a cluster that fits is looked for."""
+
+LARGEST_POOL_TRIED = 128
+"""Nodes up to which a pool that fits is looked for."""
 
 Fits = Callable[[str, int], bool]
 """Whether some plan fits so many nodes of a machine."""
@@ -25,6 +28,23 @@ def smallest_change(fits: Fits, machine: str, nodes: int, others: Iterable[str])
     if best:
         return f"{prefix}cluster.hardware: {best}, cluster.nodes: {fewest}"
     return prefix + "a smaller model or shorter responses"
+
+
+def smallest_pool_change(fits: Callable[[Mapping[str, int]], bool], nodes: Mapping[str, int]) -> str:
+    """Return the pool that has to grow, and to how many nodes; a sentence that says so if growing one is not enough.
+
+    `fits` says whether some plan fits so many nodes of each pool.
+    """
+    for name in nodes:
+
+        def enough(pool: str, count: int) -> bool:
+            return fits({**nodes, pool: count})
+
+        count = smallest_cluster(enough, name, nodes[name], LARGEST_POOL_TRIED)
+        if count is not None:
+            return f"cluster.pools.{name}.nodes: {count}"
+    tried = f"no number of nodes up to {LARGEST_POOL_TRIED} of one of the pools fits"
+    return f"{tried}; other machines, a smaller model or shorter responses"
 
 
 def smallest_cluster(fits: Fits, machine: str, too_few: int, largest: int = LARGEST_CLUSTER_TRIED) -> int | None:

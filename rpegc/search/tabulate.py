@@ -31,6 +31,11 @@ class Tables:
     layouts: int
 
 
+def pool_of(stage: Stage) -> str:
+    """Return the pool of a cluster of unlike machines that a stage runs in."""
+    return "rollout" if stage.op is Op.GENERATE else "train"
+
+
 class TableCache:
     """Tables already made, so that variants that share a stage and its domain price it once."""
 
@@ -69,24 +74,28 @@ def tabulate(
     meshes: tuple[MeshClass, ...],
     machine: Machine,
     cache: TableCache,
+    pools: Mapping[str, Machine] | None = None,
 ) -> Tables:
     """Price every legal layout of every stage on every mesh class.
 
-    `facts[stage]` are the context columns of a stage, `rules[op]` the target's rules.
+    `facts[stage]` are the context columns of a stage, `rules[op]` the target's rules. With `pools` a stage is priced on
+    the mesh classes of its pool alone, on that pool's machine; functions run on the hosts of `machine`'s.
     """
     cells: dict[str, dict[MeshClass, PriceTable]] = {}
     functions: dict[str, tuple[TimeTerm, ...]] = {}
     layouts = 0
     for stage in graph.stages:
         if stage.op is Op.FUNCTION:
-            functions[stage.name] = price_function(works[stage.name], max(m.nodes for m in meshes), machine)
+            hosts = [mesh.nodes for mesh in meshes if mesh.pool in ("", "train")]
+            functions[stage.name] = price_function(works[stage.name], max(hosts), machine)
         if not stage.op.on_gpus:
             continue
         cells[stage.name] = {}
         for mesh in meshes:
-            table = cache.table(
-                stage, works[stage.name], mesh, machine, facts[stage.name], rules.get(stage.op.value, ())
-            )
+            if pools and mesh.pool != pool_of(stage):
+                continue
+            here = pools[mesh.pool] if pools else machine
+            table = cache.table(stage, works[stage.name], mesh, here, facts[stage.name], rules.get(stage.op.value, ()))
             if table is not None:
                 layouts += table.rows
                 cells[stage.name][mesh] = table
