@@ -122,6 +122,15 @@ def two_kinds_of_machine(request: PipelineRequest) -> Iterator[TargetRefusal]:
         yield TargetRefusal(message, ("cluster", "pools"), "write `hardware` and `nodes`, or `target: native`")
 
 
+def no_such_engine(request: PipelineRequest) -> Iterator[TargetRefusal]:
+    """Yield a refusal of a training engine asked for by name: the target has one, which has no name."""
+    if request.get("engine") is not None:
+        message = (
+            f"engine: {request.target} has one training engine, DeepSpeed, and no choice of {request.get('engine')!r}"
+        )
+        yield TargetRefusal(message, ("engine",), "leave it out, or write `target: verl`")
+
+
 def odd_stages(request: PipelineRequest) -> Iterator[TargetRefusal]:
     """Yield a refusal for each stage that works on other sequences than the step's, or in several turns."""
     for name, stage in request.get("stages", {}).items():

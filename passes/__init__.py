@@ -14,6 +14,7 @@ def default_passes() -> tuple[Pass, ...]:
     from passes.bounded_asynchrony import BoundedAsynchrony
     from passes.canonicalize import Canonicalize
     from passes.insert_transitions import InsertTransitions
+    from passes.minibatches_by_completion import MinibatchesByCompletion
     from passes.old_logprobs import DropOldLogprobs, ReuseRolloutLogprobs
     from passes.parallelize import Parallelize
     from passes.place import Place
@@ -25,6 +26,7 @@ def default_passes() -> tuple[Pass, ...]:
         ReuseRolloutLogprobs(),
         ShareBaseReference(),
         BoundedAsynchrony(),
+        MinibatchesByCompletion(),
         InsertTransitions(),
         Place(),
         Parallelize(),

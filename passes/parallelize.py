@@ -25,7 +25,8 @@ TILES: Mapping[str, tuple[str, Callable[[int, ModelFacts], bool]]] = {
 class Parallelize:
     """Attach to each GPU stage the values of each layout field that space, target and model have in common.
 
-    Where the target has a menu of its own for a field, that stands for the space's list.
+    Where the target has a menu of its own for a field, that stands for the space's list. The graph remembers the
+    training engine whose layouts these are.
 
     Law: only domains are added, so no rewrite is recorded. A dense model has no experts to split: `ep` and `etp` are 1
     whatever the space lists. Raises `InputError` if the space lists no value that is left.
@@ -39,7 +40,7 @@ class Parallelize:
         stages = tuple(
             replace(stage, layouts=_domain(stage, context)) if stage.op.on_gpus else stage for stage in graph.stages
         )
-        return (replace(graph, stages=stages),)
+        return (replace(graph, stages=stages, engine=context.capabilities.engine),)
 
 
 def _domain(stage: Stage, context: Context) -> tuple[tuple[str, tuple[Scalar, ...]], ...]:
@@ -53,7 +54,7 @@ def _values(stage: Stage, field: str, context: Context) -> tuple[Scalar, ...]:
         return (1,)
     key = (stage.op.value, field)
     listed = tuple(dict.fromkeys(context.capabilities.menus.get(key, context.space[key])))
-    accepted = context.capabilities.field_values.get(key, listed)
+    accepted = context.capabilities.accepted(stage.op.value, stage.model, field) or listed
     both = tuple(value for value in listed if value in accepted)
     law, tiles = TILES.get(field, ("", lambda value, model: True))
     left = tuple(value for value in both if not isinstance(value, int) or tiles(value, model))

@@ -6,137 +6,48 @@ pipeline.yaml -> RPEG -> passes -> variants -> price tables -> problems -> best 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
-import backends
 import passes
-import search_spaces
-from backends.site import load_site
 from passes.homes import homes_of
 from passes.place import Place, misfits
-from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.transitions import Link, link_between
-from rpegc.cost.work import StageWork, WorkContext, stage_works
-from rpegc.emit import Backend, EmittedFile, TargetRefusal, check_replaceable, replace_folder
+from rpegc.cost.work import StageWork, stage_works
+from rpegc.emit import EmittedFile, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
-from rpegc.hardware import Machine, Pool, load_machine, machine_names
-from rpegc.ir.graph import Graph, Op
+from rpegc.hardware import load_machine, machine_names
+from rpegc.ir.graph import Graph
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
 from rpegc.plan import Plan, Simulation, Target
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
-from rpegc.rewrite import Context, run_passes
+from rpegc.rewrite import run_passes
 from rpegc.search.assemble import Request, assemble
 from rpegc.search.build import build
-from rpegc.search.choose import Outcome, Solver, Variant, choose
+from rpegc.search.choose import Outcome, Variant, choose
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
-from rpegc.search.facts import apart, stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
-from rpegc.search.meshes import mesh_menu, pool_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.remedy import smallest_change, smallest_pool_change
 from rpegc.search.solver.problem import Limit, Template
-from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, pool_of, tabulate
+from rpegc.setting import Options, Setting, setting_of
 from rpegc.simulate import Trace, simulate
 from rpegc.target import MeshClass
 
 Progress = Callable[[str], None]
-PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
-"""By pool: bytes of one GPU and of one node's host, and what every node holds whatever the plan."""
-
 SIMULATED_STEPS = (10, 100)
 """Least and most steps behind the plan's simulated figures; 100 know the mean to a tenth of one step's deviation."""
 SIMULATED_RESPONSES = 1_000_000
 """Responses to draw for them, which takes a fifth of a second: large steps vary less, and need fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver, flavour.
-
-    `flavour` stands for the pipeline's `target_flavour`; "" leaves that.
-    """
-
-    space: str = "default"
-    seed: int = 1
-    tolerance: float = 0.01
-    solver: Solver = solve_ilp
-    flavour: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything that stays the same while variants are priced and solved."""
-
-    pipeline: Pipeline
-    backend: Backend
-    machine: Machine
-    nodes: int
-    space: search_spaces.Space
-    context: Context
-    work: WorkContext
-    options: Options
-    pools: tuple[Pool, ...] = ()
-    """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
-
-    @property
-    def machines(self) -> dict[str, Machine]:
-        """The machine of each pool of unlike machines."""
-        return {pool.name: pool.machine for pool in self.pools}
-
-    @property
-    def capacities_bytes(self) -> tuple[float, float]:
-        """Memory of one GPU and of one node's host."""
-        return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
-
-    def pool_limits(self, works: Mapping[str, StageWork]) -> PoolLimits:
-        """Return capacities and what every node holds, for each pool of unlike machines."""
-        limits = {}
-        for pool in self.pools:
-            own = replace(self, machine=pool.machine)
-            limits[pool.name] = (own.capacities_bytes, own.node_terms(works))
-        return limits
-
-    @property
-    def usd_per_gpu_hour(self) -> float | None:
-        """The user's price of a GPU hour, or the catalogue's."""
-        given, known = self.pipeline.spec.cluster.usd_per_gpu_hour, self.machine.usd_per_gpu_hour
-        return given if given is not None else None if known is None else known.value
-
-    def node_terms(self, works: Mapping[str, StageWork]) -> tuple[MemoryTerm, ...]:
-        """Return what every node holds whatever the plan: system, object store, data workers."""
-        stores = [object_store_bytes(work, self.machine) for work in works.values() if work.op is Op.GENERATE]
-        workers = [work.workers_per_node for work in works.values() if work.op is Op.FUNCTION]
-        most = min(max(workers, default=1), int(self.machine.host_cores.value))
-        return node_terms(max(stores, default=0.0), reward_workers=most)
-
-    def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
-        """Return, for every stage with a layout, the context columns that rules may read."""
-        gpu = [stage for stage in graph.stages if stage.op.on_gpus]
-        machine = {stage.name: self.machines.get(pool_of(stage), self.machine) for stage in gpu}
-        return {
-            stage.name: {
-                **stage_facts(works[stage.name], self.work, machine[stage.name]),
-                "apart": int(apart(stage, gpu)),
-            }
-            for stage in gpu
-        }
-
-    @property
-    def meshes(self) -> tuple[MeshClass, ...]:
-        """The mesh classes of the space."""
-        if self.pools:
-            return pool_menu(self.pools, self.space.node_counts)
-        return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
 
 
 def compile_to_folder(
@@ -176,6 +87,7 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
     """Return every file of a compiled folder by relative path. Raises InputError for what the target would refuse."""
+    setting = setting.of_engine(plan.graph.engine)
     facts = setting.facts(plan.graph, stage_works(plan.graph, setting.work))
     files = {
         "plan.json": EmittedFile(plan.to_json().encode()),
@@ -194,39 +106,24 @@ def write_trace(plan: Plan, path: Path) -> None:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def setting_of(pipeline: Pipeline, options: Options) -> Setting:
-    """Gather what a pipeline and options say into one setting."""
-    pipeline = pipeline.with_flavour(options.flavour)
-    flavour = (pipeline.spec.target_flavour,) if pipeline.spec.target_flavour else ()
-    load_site(pipeline.site, pipeline.position(("cluster", "site")))
-    try:
-        backend = backends.backend(pipeline.spec.target, *flavour)
-        backend.check_pipeline(pipeline.resolved())
-    except TargetRefusal as refusal:
-        raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
-    models = pipeline.model_facts()
-    capabilities = backend.capabilities(lora_rank=max(facts.lora_rank for facts in models.values()))
-    space = search_spaces.load_space(options.space)
-    workload = pipeline.workload_facts()
-    work = WorkContext(
-        architectures=pipeline.architectures,
-        prompts=workload.prompts_per_step,
-        samples_per_prompt=workload.samples_per_prompt,
-        minibatches=workload.minibatches_per_step,
-        epochs=workload.epochs_per_batch,
-        prompt_tokens=pipeline.prompt_lengths(),
-        response_tokens=pipeline.response_lengths(),
-        lora_ranks={role: facts.lora_rank for role, facts in models.items()},
-        framework=capabilities.name,
-        engine_class=capabilities.engine_class,
-    )
-    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
-    context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
-    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, pools)
-
-
 def structures(setting: Setting) -> tuple[Graph, ...]:
-    """Run the passes and return every structure that the target can express."""
+    """Run the passes for each training engine and return every structure that the target can express.
+
+    An engine that refuses a value of `fix:` is left out, unless all of them do.
+    """
+    found: list[Graph] = []
+    problems: list[InputError] = []
+    for engine in setting.engines:
+        try:
+            found += _structures_of(setting.of_engine(engine.engine))
+        except InputError as problem:
+            problems.append(problem)
+    if not found:
+        raise problems[0]
+    return tuple(found)
+
+
+def _structures_of(setting: Setting) -> tuple[Graph, ...]:
     graph = expand(setting.pipeline)
     fixed = setting.pipeline.fixed()
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
@@ -271,7 +168,7 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
 
 
 def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
-    """Price the structures; one without a legal layout is left out as long as another has some."""
+    """Price the structures; one in which some stage has no layout is passed over, unless all are such."""
     variants: list[Variant] = []
     problems: list[InputError | NothingFits] = []
     for graph in graphs:
@@ -280,13 +177,14 @@ def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) ->
         except (InputError, NothingFits) as problem:
             problems.append(problem)
     if not variants:
-        raise problems[0]
+        raise next((problem for problem in problems if isinstance(problem, NothingFits)), problems[0])
     return tuple(variants)
 
 
 def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     """Price every layout of one structure and build its integer problem."""
-    machine, rules = setting.machine, setting.context.capabilities.rules
+    setting = setting.of_engine(graph.engine)
+    machine, rules = setting.machine, setting.context.capabilities.rules_for
     works = stage_works(graph, setting.work)
     facts = setting.facts(graph, works)
     pools, limits = setting.machines, setting.pool_limits(works)
@@ -294,7 +192,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     for stage in graph.stages:
         if stage.op.on_gpus and not tables.cells[stage.name]:
             meshes = tuple(mesh for mesh in setting.meshes if not pools or mesh.pool == pool_of(stage))
-            raise no_layout(stage, meshes, facts[stage.name], rules.get(stage.op.value, ()))
+            raise no_layout(stage, meshes, facts[stage.name], rules(stage.op.value, stage.model))
     device, host = setting.capacities_bytes
     homes = {stage.name: stage.meshes for stage in graph.stages if stage.op.on_gpus}
     problem = build(
@@ -324,8 +222,9 @@ def _link(setting: Setting) -> Link | None:
 
 
 def _plan(setting: Setting, outcome: Outcome) -> Plan:
-    pipeline, capabilities = setting.pipeline, setting.context.capabilities
     assert outcome.winner is not None, "a plan needs a winner"
+    setting = setting.of_engine(outcome.winner.variant.graph.engine)
+    pipeline, capabilities = setting.pipeline, setting.context.capabilities
     works = stage_works(outcome.winner.variant.graph, setting.work)
     request = Request(
         name=pipeline.name,
@@ -366,7 +265,7 @@ def _idle_reason(setting: Setting, variant: Variant, works: Mapping[str, StageWo
         return ""
     for stage in variant.graph.stages:
         if stage.op.on_gpus and whole not in variant.tables.cells[stage.name]:
-            rules = setting.context.capabilities.rules.get(stage.op.value, ())
+            rules = setting.context.capabilities.rules_for(stage.op.value, stage.model)
             return why_unused(stage, whole, setting.facts(variant.graph, works)[stage.name], rules)
     return ""
 
@@ -384,7 +283,10 @@ def _nothing_fits(setting: Setting, outcome: Outcome) -> NothingFits:
 def _remedy(setting: Setting) -> str:
     """Find the smallest change that fits, on the quick space and with the simplest structure."""
     quick = setting_of(setting.pipeline, replace(setting.options, space="quick", tolerance=0.9))
-    graphs = structures(quick)[:1]
+    first: dict[str, Graph] = {}
+    for graph in structures(quick):
+        first.setdefault(graph.engine, graph)  # the simplest structure of each engine
+    graphs = tuple(first.values())
 
     def fits(machine: str, nodes: int) -> bool:
         attempt = replace(quick, machine=load_machine(machine), nodes=nodes)

@@ -62,6 +62,13 @@ class Backend(Protocol):
         """
         ...
 
+    def engines(self, pipeline: Mapping[str, Any]) -> tuple[Capabilities, ...]:
+        """Return what each training engine of the target can express that a resolved pipeline leaves to the planner.
+
+        `check_pipeline` has passed; so there is one at least.
+        """
+        ...
+
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages of this graph that the target runs with the same layout fields."""
         ...

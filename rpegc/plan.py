@@ -258,6 +258,7 @@ def _document(plan: Plan) -> dict[str, Any]:
     graph = {
         "name": plan.graph.name,
         "mode": plan.graph.mode,
+        "engine": plan.graph.engine,
         "tree": list(plan.graph.tree),
         "stages": [
             {
@@ -396,7 +397,7 @@ def _graph(data: dict[str, Any]) -> Graph:
     )
     edges = tuple(Edge(**edge) for edge in data["edges"])
     rewrites = tuple(Rewrite(**rewrite) for rewrite in data["rewrites"])
-    return Graph(data["name"], stages, edges, tuple(data["tree"]), data["mode"], rewrites)
+    return Graph(data["name"], stages, edges, tuple(data["tree"]), data["mode"], rewrites, data.get("engine", ""))
 
 
 def _with_layout(stage: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ NumPy array per field, so that a rule, a price or a filter is one expression ove
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -106,6 +105,23 @@ def with_mesh(columns: Columns, mesh: MeshClass) -> dict[str, NDArray[Any]]:
     return extended
 
 
+def packed(columns: list[IntArray]) -> IntArray:
+    """Return one number a row that orders rows as the tuple of their (whole, not negative) values does.
+
+    Sorting one column instead of rows of several is what makes large tables quick to number.
+    """
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    room = 1
+    for column in columns:
+        base = int(column.max(initial=0)) + 1
+        room *= base
+        if room > np.iinfo(np.int64).max:  # so many distinct values that codes must stand for them
+            values, key = np.unique(key, return_inverse=True)
+            room = len(values) * base
+        key = key * base + column
+    return key
+
+
 def layout_at(columns: Columns, row: int) -> Layout:
     """Return one row of a table as a layout."""
     kind: type[ShardedLayout] | type[EngineLayout] = EngineLayout if "replicas" in columns else ShardedLayout
@@ -128,7 +144,7 @@ def describe_layout(layout: Layout) -> str:
         return ", ".join(parts + ([layout.precision] if layout.precision != "bf16" else []))
     degrees = ("dp", "ulysses", "cp", "tp", "pp", "vpp", "ep", "etp")
     parts = [f"{name} {getattr(layout, name)}" for name in degrees if getattr(layout, name) > 1]
-    parts.append(f"ZeRO-{layout.zero} over {layout.shard_size}")
+    parts.append("distributed optimizer" if layout.zero == 1 else f"ZeRO-{layout.zero} over {layout.shard_size}")
     parts.append(f"{format_count(layout.token_budget)} tokens" if layout.token_budget else f"{layout.micro_batch} seqs")
     parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     moved = [name for name in ("parameters", "optimizer", "activations") if getattr(layout, f"offload_{name}")]
@@ -252,11 +268,14 @@ class PlacementPattern:
 class Capabilities:
     """What a target can express: placements, allowed values per stage kind and field, rules, ties and rewrites.
 
-    `field_values[(op, field)]` lists the values the target accepts for a field in stages of that op ("train",
-    "forward", "generate"); an absent entry leaves the search space's own list. `menus[(op, field)]` is tried in
-    place of the space's list: for fields whose values the target itself decides, or that it batches in another form.
-    `engine_class` names the family of constants that prices use ("fsdp", "megatron"). `structures` names the passes
-    that the target can express.
+    A target with several training engines has one of these for each; `engine` is its word for this one ("" if it has
+    one engine only). `field_values[(op, field)]` lists the values the target accepts for a field in stages of that op
+    ("train", "forward", "generate"); an absent entry leaves the search space's own list. `menus[(op, field)]` is tried
+    in place of the space's list: for fields whose values the target itself decides, or that it batches in another
+    form. `engine_class` names the family of constants that prices use ("fsdp", "megatron"). `structures` names the
+    passes that the target can express. Where `kinds` names a word for a stage's (op, role), `field_values` and `rules`
+    are looked up by that word instead of the op, and prices use `kind_classes[word]`: a reward model that is served is
+    no pass of the training engine.
     """
 
     name: str
@@ -267,4 +286,19 @@ class Capabilities:
     rules: Mapping[str, tuple[Rule, ...]]
     ties: tuple[Tie, ...]
     structures: frozenset[str]
-    menus: Mapping[tuple[str, str], tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    menus: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
+    engine: str = ""
+    kinds: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    kind_classes: Mapping[str, str] = field(default_factory=dict)
+
+    def accepted(self, op: str, role: str, name: str) -> tuple[Any, ...] | None:
+        """Return the values accepted for a layout field of a role's stages; None where the target has no say."""
+        return self.field_values.get((self.kinds.get((op, role), op), name))
+
+    def rules_for(self, op: str, role: str) -> tuple[Rule, ...]:
+        """Return the rules that a role's stages of this op obey."""
+        return self.rules.get(self.kinds.get((op, role), op), ())
+
+    def class_for(self, op: str, role: str) -> str:
+        """Return the family of constants that prices a role's stages of this op."""
+        return self.kind_classes.get(self.kinds.get((op, role), op), self.engine_class)

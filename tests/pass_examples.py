@@ -43,7 +43,15 @@ IN_REWARD = """edge old_logprobs -> advantages: old_logprobs
 edge reference -> advantages: reference_logprobs
 """
 
-STRUCTURES = frozenset({"drop-old-logprobs", "reuse-rollout-logprobs", "share-base-reference", "bounded-asynchrony"})
+STRUCTURES = frozenset(
+    {
+        "bounded-asynchrony",
+        "drop-old-logprobs",
+        "minibatches-by-completion",
+        "reuse-rollout-logprobs",
+        "share-base-reference",
+    }
+)
 
 COLOCATED = PlacementPattern("colocated", "sync", (0, 0), {"*": (1,)})
 SPLIT = PlacementPattern(

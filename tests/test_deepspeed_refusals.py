@@ -113,6 +113,13 @@ CASES: dict[str, tuple[str, str, str, str, str]] = {
         "cluster:",
         "one kind of node",
     ),
+    "another training engine": (
+        GRPO,
+        "target: deepspeed",
+        "target: deepspeed\nengine: megatron",
+        "engine",
+        "one training engine, DeepSpeed",
+    ),
     "samples of a stage's own": (
         GRPO,
         "target: deepspeed",

@@ -10,6 +10,7 @@ from pass_examples import COLOCATED, IN_REWARD, MODELS, ONE_STEP_OFF, SPLIT, bef
 from passes.bounded_asynchrony import BoundedAsynchrony
 from passes.canonicalize import Canonicalize
 from passes.insert_transitions import InsertTransitions
+from passes.minibatches_by_completion import MinibatchesByCompletion
 from passes.old_logprobs import DropOldLogprobs, ReuseRolloutLogprobs
 from passes.parallelize import Parallelize
 from passes.place import Place
@@ -41,6 +42,11 @@ CASES: dict[str, tuple[Pass, Graph, Context]] = {
     ),
     "share-base-reference": (ShareBaseReference(), ppo(), context(models=WITH_ADAPTER)),
     "bounded-asynchrony": (BoundedAsynchrony(), ppo(), context(max_staleness=4, placements=(COLOCATED, SPLIT))),
+    "minibatches-by-completion": (
+        MinibatchesByCompletion(),
+        BoundedAsynchrony().alternatives(ppo(), context(max_staleness=1, placements=(COLOCATED, SPLIT)))[-1],
+        context(model_changes=frozenset({"minibatches-by-completion"})),
+    ),
     "insert-transitions": (InsertTransitions(), ppo(), context(placements=(COLOCATED, SPLIT))),
     "place": (Place(), ppo(), context(placements=(COLOCATED, SPLIT, ONE_STEP_OFF))),
     "parallelize": (

@@ -165,7 +165,7 @@ def test_fixed_fields_are_kept() -> None:
         ("{rolout: {tp: 2}}", "did you mean `rollout`"),
         ("{rollout: {tensor: 2}}", "no such layout field"),
         ("{rollout: {replicas: 2}}", "follows from the mesh"),
-        ("{update_actor: {tp: 2}}", "verl accepts 1 here, not 2"),
+        ("{update_actor: {zero: 0}}", "verl accepts 2, 3 here, not 0"),
         ("{update_actor: {recompute: partly}}", "none, full"),
         ("{update_actor: {offload_optimizer: 1}}", "must be like"),
         ("{update_actor: {ulysses: 0}}", "whole number of at least 1"),

@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from verl_plans import colocated_grpo, lora, one_step_off, pipeline, planned, ppo
+from verl_plans import (
+    colocate_async,
+    colocated_grpo,
+    lora,
+    megatron_grpo,
+    megatron_ppo,
+    one_step_off,
+    pipeline,
+    planned,
+    ppo,
+    separate_async,
+)
 
 from backends import backend, backend_names
 from backends.verl.capabilities import capabilities, ties_for
@@ -23,6 +34,11 @@ SOUND: dict[str, Callable[[], Plan]] = {
     "PPO, reward model among the others": lambda: ppo(own_pool=False),
     "one-step-off": one_step_off,
     "LoRA": lora,
+    "GRPO on Megatron": megatron_grpo,
+    "PPO on Megatron": megatron_ppo,
+    "separate-async": separate_async,
+    "separate-async on Megatron": lambda: separate_async(engine="megatron"),
+    "colocate-async": colocate_async,
 }
 
 
@@ -159,6 +175,35 @@ REFUSED: list[tuple[str, Callable[[], Plan], str]] = [
         lambda: edited(ppo(), "values", token_budget=65536),
         "token_budget must be equal in one engine",
     ),
+    (
+        "two sizes in one Megatron process",
+        lambda: edited(megatron_ppo(), "train_critic", tp=4, pp=3, dp=1, shard_size=1, vpp=1),
+        "tp must be equal in one engine",
+    ),
+    ("ZeRO 3 on Megatron", lambda: edited(megatron_grpo(), "reference_logprobs", zero=3), "zero must be 1, not 3"),
+    (
+        "three experts a rank",
+        lambda: edited(megatron_grpo(), "train_actor", ep=3),
+        "ep must be equal in one engine: old_logprobs 4",
+    ),
+    (
+        "separate-async with recomputed log-probs",
+        lambda: replace(separate_async(), rewrites=separate_async().rewrites[1:]),
+        "minibatches-by-completion",
+    ),
+    ("separate-async far ahead", lambda: separate_async(9), "weights 2 to 9 steps after training"),
+    (
+        "LoRA in separate-async",
+        lambda: without(
+            separate_async(**{"training.lora_rank": 16, "training.kl.coefficient": 0.0}), "reference_logprobs"
+        ),
+        "frozen base weights",
+    ),
+    (
+        "carried samples in the sync mode",
+        lambda: replace(colocate_async(), graph=replace(colocate_async().graph, mode="sync")),
+        "colocate-async, and only there",
+    ),
     ("rewards from a function and a model", judged_twice, "from a function or from a model"),
     ("two generate stages", two_generators, "already taken by generate"),
     ("a judge that generates", judge_that_generates, "no place for `generate` of the model `reward`"),
@@ -203,7 +248,7 @@ def test_rules_are_checked_with_facts_of_the_compiler() -> None:
 
 
 def test_workload_rules_hold_without_facts() -> None:
-    with pytest.raises(InputError, match="token budget 4096 × ulysses 2 must hold the longest sequence, 17408 tokens"):
+    with pytest.raises(InputError, match="4096 × ulysses 2 × cp 1 must hold the longest sequence, 17408 tokens"):
         VERL.check(edited(colocated_grpo(), "train_actor", token_budget=4096))
 
 
@@ -226,10 +271,11 @@ def test_two_passes_of_the_actor_share_one_budget() -> None:
     assert [tie.stages for tie in ties] == [("old_logprobs", "reference_logprobs")]
 
 
-def test_one_step_off_is_not_offered_with_adapters() -> None:
-    one_pool = ["colocated", "reward-pool", "teacher-pool"]
-    assert [p.name for p in capabilities(lora_rank=16).placements] == one_pool
-    assert [p.name for p in capabilities().placements] == [*one_pool, "one-step-off"]
+def test_a_rollout_apart_is_not_offered_with_adapters() -> None:
+    shared = ["colocated", "reward-pool", "teacher-pool", "colocate-async"]
+    assert [p.name for p in capabilities(lora_rank=16).placements] == shared
+    apart = {"one-step-off", "separate-async", "separate-async-reward-pool"}
+    assert {p.name for p in capabilities().placements} == {*shared, *apart}
 
 
 def test_another_version_is_refused() -> None:

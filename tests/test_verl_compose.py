@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_plans import colocated_grpo, lora, one_step_off, ppo
+from verl_plans import (
+    colocate_async,
+    colocated_grpo,
+    lora,
+    megatron_grpo,
+    megatron_ppo,
+    one_step_off,
+    ppo,
+    separate_async,
+)
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
 import backends.verl
@@ -29,6 +38,11 @@ PLANS: dict[str, Plan] = {
     "PPO, reward model among the others": ppo(own_pool=False),
     "one-step-off": one_step_off(),
     "LoRA": lora(),
+    "GRPO on Megatron": megatron_grpo(),
+    "PPO on Megatron": megatron_ppo(),
+    "separate-async": separate_async(),
+    "separate-async on Megatron": separate_async(engine="megatron"),
+    "colocate-async": colocate_async(),
     "hostile texts": colocated_grpo(
         **{
             "data.train": HOSTILE,
@@ -130,12 +144,13 @@ def test_the_users_own_loggers_replace_ours(findings: dict[str, dict[str, Any]])
     assert findings["the user's own loggers"]["values"]["trainer.logger"] == ["console", "wandb"]
 
 
-def test_the_shipped_keys_are_those_of_the_wheel(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("engine", ["", "megatron"])
+def test_the_shipped_keys_are_those_of_the_wheel(request: pytest.FixtureRequest, engine: str) -> None:
     python = environment("compose", limit_s=300)
     program = Path(__file__).parent / "verl_environment" / "keys.py"
-    made = subprocess.run([str(python), str(program)], capture_output=True, text=True, timeout=60)
+    made = subprocess.run([str(python), str(program), engine], capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
-    shipped = Path(backends.verl.__file__).parent / "keys-0.9.1.txt"
+    shipped = Path(backends.verl.__file__).parent / f"keys-0.9.1{'-' if engine else ''}{engine}.txt"
     if request.config.getoption("--update-golden"):
         shipped.write_text(made.stdout, encoding="utf-8")
     assert shipped.read_text(encoding="utf-8") == made.stdout, "--update-golden rewrites it"

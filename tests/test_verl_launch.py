@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 from verl_launches import emitted
-from verl_plans import colocated_grpo, lora, one_step_off, ppo
+from verl_plans import (
+    colocate_async,
+    colocated_grpo,
+    lora,
+    megatron_grpo,
+    megatron_ppo,
+    one_step_off,
+    ppo,
+    separate_async,
+)
 
 from backends import backend
 from backends.launching import object_store_bytes, slurm_time
@@ -22,7 +31,16 @@ from rpegc.errors import InputError
 from rpegc.plan import MemoryPhase, Plan
 from rpegc.units import GIB
 
-PLANS: dict[str, Plan] = {"grpo": colocated_grpo(), "ppo": ppo(), "one-step-off": one_step_off(), "lora": lora()}
+PLANS: dict[str, Plan] = {
+    "grpo": colocated_grpo(),
+    "ppo": ppo(),
+    "one-step-off": one_step_off(),
+    "lora": lora(),
+    "megatron-grpo": megatron_grpo(),
+    "megatron-ppo": megatron_ppo(),
+    "separate-async": separate_async(),
+    "colocate-async": colocate_async(),
+}
 BIN = Path(sys.executable).parent
 
 
@@ -46,6 +64,10 @@ def test_shared_files_are_as_reviewed(golden: Callable[[str, str], None]) -> Non
         "README.md",
     ):
         golden(f"verl/shared.{name}", files[f"launch/{name}"].content.decode())
+    golden(
+        "verl/megatron.environment.sh",
+        backend("verl").emit(PLANS["megatron-grpo"])["launch/environment.sh"].content.decode(),
+    )
     golden("verl/alps.README.md", backend("verl").emit(PLANS["ppo"])["launch/README.md"].content.decode())
     golden("verl/alps.environment.sh", backend("verl").emit(PLANS["lora"])["launch/environment.sh"].content.decode())
 

@@ -150,7 +150,7 @@ def test_user_override_is_passed_through(key: str, value: Any, line: str | None)
         ("trainer.nnodes", "cluster.nodes"),
         ("trainer.v1.separate_async.num_warmup_batches", "allow.max_staleness"),
         ("reward_model.enable", "models.reward"),
-        ("model_engine", "FSDP2"),
+        ("model_engine", "engine"),
         ("hydra.searchpath", "backend"),
         (
             "actor_rollout_ref.actor.fsdp_config.fsdp_size",

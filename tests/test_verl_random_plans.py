@@ -21,7 +21,7 @@ from rpegc.search.solver import greedy
 from rpegc.search.solver.problem import Cell, GpuStage, Limit, Problem
 from rpegc.search.tabulate import TableCache
 
-DRAWS = 6
+DRAWS = 5
 """Plans drawn of each pipeline, spread over its structures."""
 
 
@@ -40,6 +40,7 @@ class Asked:
     max_staleness: int = 0
     prompts: int = 128
     changes: tuple[str, ...] = ()
+    engine: str = ""
 
     @property
     def text(self) -> str:
@@ -58,6 +59,7 @@ class Asked:
             f"  response_tokens: {{mean: {self.longest // 5}, max: {self.longest}}}\n"
             f"training:\n  lora_rank: {self.lora_rank}\n  total_steps: 10\n  learning_rate: 1e-6\n"
             f"  kl: {{coefficient: {0.001 if 'reference' in self.roles else 0.0}, where: {self.where}}}\n{reward}"
+            f"{f'engine: {self.engine}' if self.engine else ''}\n"
             f"cluster: {{hardware: {self.hardware}, nodes: {self.nodes}}}\n"
             f"allow: {{max_staleness: {self.max_staleness}, model_changes: [{', '.join(self.changes)}]}}\n"
         )
@@ -79,6 +81,9 @@ ASKED: tuple[Asked, ...] = (
     Asked("ppo", nodes=2, roles=EVERYTHING, hardware="h100-dgx", longest=2048),
     Asked(nodes=4, model="Qwen/Qwen3-30B-A3B", hardware="h100-dgx", max_staleness=1),
     Asked(nodes=16, model="Qwen/Qwen3-32B", roles=(), prompts=256),
+    Asked(nodes=16, model="Qwen/Qwen3-30B-A3B", prompts=256, engine="megatron", max_staleness=1),
+    Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", engine="megatron", longest=16384),
+    Asked(nodes=2, hardware="h100-dgx", lora_rank=32, engine="megatron"),
 )
 
 
@@ -109,7 +114,7 @@ def drawn(setting: Setting, variant: Variant, seed: int) -> Plan | None:
     return _plan(setting, Outcome(attempt, 0, (attempt,)))
 
 
-def plans() -> Iterator[tuple[Asked, Plan, dict[str, EmittedFile]]]:
+def plans(draws: int) -> Iterator[tuple[Asked, Plan, dict[str, EmittedFile]]]:
     """Yield plans by lot of every structure of every pipeline, with their files: emission refuses none."""
     for asked in ASKED:
         setting = setting_of(pipeline_from_text(asked.text), Options(space="quick"))
@@ -120,30 +125,60 @@ def plans() -> Iterator[tuple[Asked, Plan, dict[str, EmittedFile]]]:
                 variant = variant_of(setting, graph, cache)
             except NothingFits:
                 continue
-            for seed in range(max(1, DRAWS // len(graphs))):
+            for seed in range(max(1, draws // len(graphs))):
                 plan = drawn(setting, variant, seed)
                 if plan is not None:
                     yield asked, plan, plan_files(plan, setting)
 
 
-@pytest.mark.verl_compose
-def test_every_plan_of_the_search_composes(tmp_path: Path) -> None:
-    requests: list[dict[str, Any]] = []
-    seen: list[tuple[Asked, str]] = []
+Drawn = list[tuple[Asked, Plan, dict[str, Any]]]
+
+
+def written(draws: int, folder: Path) -> Drawn:
+    """Return distinct plans by lot, each with the request that has verl read its overrides from a file."""
+    found: Drawn = []
     texts: set[bytes] = set()
-    for asked, plan, files in plans():
+    for asked, plan, files in plans(draws):
         content = files["launch/verl_overrides.txt"].content
         if content in texts:
             continue
         texts.add(content)
-        file = tmp_path / f"{len(requests)}.txt"
+        file = folder / f"{len(found)}.txt"
         file.write_bytes(content)
         module = ONE_STEP_OFF_DRIVER if plan.graph.mode == "one-step-off" else DRIVER
-        requests.append({"module": module, "overrides": str(file), "select": ["trainer.nnodes"]})
-        seen.append((asked, plan.graph.mode))
-    findings = run(environment("compose", limit_s=300), "compose.py", requests, tmp_path, limit_s=120)
-    assert [(seen[i], found["error"]) for i, found in enumerate(findings) if not found["ok"]] == []
-    assert len(requests) >= 50
-    assert {asked for asked, _ in seen} == set(ASKED), "some pipeline has no plan that fits"
-    assert {mode for _, mode in seen} == {"sync", "one-step-off"}
+        found.append((asked, plan, {"module": module, "overrides": str(file), "select": ["trainer.nnodes"]}))
+    return found
+
+
+@pytest.mark.verl_compose
+def test_every_plan_of_the_search_composes(tmp_path: Path) -> None:
+    seen = written(DRAWS, tmp_path)
+    requests = [request for _, _, request in seen]
+    findings = run(environment("compose", limit_s=300), "compose.py", requests, tmp_path, limit_s=300)
+    assert [(*seen[i][:2], found["error"]) for i, found in enumerate(findings) if not found["ok"]] == []
+    assert len(requests) >= 60
+    assert {asked for asked, _, _ in seen} == set(ASKED), "some pipeline has no plan that fits"
+    assert {(plan.graph.mode, plan.graph.engine) for _, plan, _ in seen} == {
+        (mode, engine) for mode in ("sync", "one-step-off") for engine in ("fsdp", "megatron")
+    }
     assert len({found["values"]["trainer.nnodes"] for found in findings}) > 4
+
+
+MANY_DRAWS = 22
+"""Draws of each pipeline for the proof: some fall together, some structures fit nowhere, 300 plans are left."""
+
+
+@pytest.mark.proof
+def test_three_hundred_plans_of_the_search_are_valid(tmp_path: Path) -> None:
+    """Verl composes each (L0), accepts it in `validate_config` and builds every dataclass from it (L1)."""
+    seen = written(MANY_DRAWS, tmp_path)
+    requests = [request for _, _, request in seen]
+    findings = run(environment("validate", limit_s=900), "validate.py", requests, tmp_path, limit_s=1200)
+    assert [(seen[i][0], found["error"]) for i, found in enumerate(findings) if not found["ok"]] == []
+    assert len(requests) >= 300
+    for (_, plan, _), found in zip(seen, findings, strict=True):
+        values = found["values"]
+        assert values["actor_strategy"] == ("megatron" if plan.graph.engine == "megatron" else "fsdp2")
+        for part in ("reference", "critic"):  # one set of process groups a worker: the same sizes for every model
+            if f"{part}_sizes" in values:
+                assert values[f"{part}_sizes"][:6] == values["actor_sizes"][:6]

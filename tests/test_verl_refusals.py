@@ -225,7 +225,7 @@ def test_a_structure_without_placement_names_the_stage() -> None:
     placements = [pattern for pattern in setting.context.capabilities.placements if pattern.mode == "one-step-off"]
     fewer = replace(setting.context.capabilities, placements=tuple(placements))
     with pytest.raises(InputError) as caught:
-        structures(replace(setting, context=replace(setting.context, capabilities=fewer)))
+        structures(replace(setting, context=replace(setting.context, capabilities=fewer), engines=(fewer,)))
     assert "`one-step-off` has no place for `reward` (forward of reward)" in caught.value.message
     assert caught.value.position is not None
     assert caught.value.position.text.startswith("  reward:")

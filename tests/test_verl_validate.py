@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_plans import colocated_grpo, lora, one_step_off, ppo
+from verl_plans import (
+    colocate_async,
+    colocated_grpo,
+    lora,
+    megatron_grpo,
+    megatron_ppo,
+    one_step_off,
+    ppo,
+    separate_async,
+)
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
 from backends import backend
@@ -26,6 +35,11 @@ PLANS: dict[str, Plan] = {
     "PPO, reward model among the others": ppo(own_pool=False),
     "one-step-off": one_step_off(),
     "LoRA": lora(),
+    "GRPO on Megatron": megatron_grpo(),
+    "PPO on Megatron": megatron_ppo(),
+    "separate-async": separate_async(),
+    "separate-async on Megatron": separate_async(engine="megatron"),
+    "colocate-async": colocate_async(),
     "a field no dataclass has": colocated_grpo(target_overrides={"+actor_rollout_ref.actor.no_such_field": 1}),
     "a loss aggregation verl lacks": colocated_grpo(target_overrides={"actor_rollout_ref.actor.loss_agg_mode": "foo"}),
 }
@@ -45,7 +59,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return dict(zip(PLANS, run(python, "validate.py", requests, folder, limit_s=300), strict=True))
 
 
-@pytest.mark.parametrize("name", list(PLANS)[:5])
+@pytest.mark.parametrize("name", list(PLANS)[:10])
 def test_configuration_is_valid(findings: dict[str, dict[str, Any]], name: str) -> None:
     assert findings[name].get("error") is None
 
@@ -72,6 +86,16 @@ def test_critic_trains_with_the_planned_budget(findings: dict[str, dict[str, Any
     assert values["critic_strategy"] == "fsdp2"
     assert values["critic_budget"] == 32768
     assert values["rollout_tp"] == 2
+
+
+def test_megatron_models_have_the_sizes_that_were_planned(findings: dict[str, dict[str, Any]]) -> None:
+    values = findings["GRPO on Megatron"]["values"]
+    assert values["actor_strategy"] == "megatron"
+    assert values["actor_sizes"] == [2, 4, None, 2, 4, 1, True]
+    assert values["reference_sizes"] == [2, 4, None, 2, 4, 1, False]
+    values = findings["PPO on Megatron"]["values"]
+    assert values["actor_sizes"] == values["critic_sizes"] == [2, 3, 2, 1, 1, 1, False]
+    assert values["reference_sizes"] == [2, 3, 2, 1, 1, 1, True]
 
 
 DATASET = """

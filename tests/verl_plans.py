@@ -78,6 +78,14 @@ def sharded(gpus: int, **changes: Any) -> ShardedLayout:
     return replace(base, **changes)
 
 
+def megatron(gpus: int, **changes: Any) -> ShardedLayout:
+    """Return a Megatron layout over some GPUs."""
+    base = ShardedLayout(zero=1, tp=2, pp=2, sequence_parallel=True, token_budget=20480, recompute="none")
+    layout = replace(base, **changes)
+    ranks = gpus // (layout.tp * layout.pp * layout.cp)
+    return replace(layout, dp=ranks, shard_size=ranks * layout.cp)
+
+
 def planned(name: str, op: str, model: str, mesh: str, layout: Layout | None) -> PlannedStage:
     """Return a bound stage without a price."""
     return PlannedStage(name, op, model, mesh, layout, 0.0, 10.0, (0.9, 1.1), {})
@@ -92,13 +100,14 @@ def plan_of(
     adapter_off: tuple[str, ...] = (),
     rewrites: tuple[str, ...] = (),
     period_s: float = 100.0,
+    engine: str = "fsdp",
+    distance: int = 1,
 ) -> Plan:
     """Return a plan around bound stages."""
     nodes_of_graph = []
     for stage in stages:
         attributes: tuple[tuple[str, str], ...] = (("adapter", "off"),) if stage.name in adapter_off else ()
         nodes_of_graph.append(Stage(stage.name, Op(stage.op), stage.model, attributes))
-    distance = 2 if mode == "one-step-off" else 1
     edges = (Edge("train_actor", "generate", "weights(actor)", distance),)
     return Plan(
         name=document["name"],
@@ -106,7 +115,7 @@ def plan_of(
         rpegc_version="0.1.0",
         seed=7,
         pipeline=document,
-        graph=Graph(document["name"], tuple(nodes_of_graph), edges, mode=mode),
+        graph=Graph(document["name"], tuple(nodes_of_graph), edges, mode=mode, engine=engine),
         knobs={},
         transitions=(),
         period_s=period_s,
@@ -186,7 +195,7 @@ def one_step_off(**changes: Any) -> Plan:
         planned("reference_logprobs", "forward", "reference", "train", sharded(train.gpus, offload_parameters=True)),
         planned("train_actor", "train", "actor", "train", actor),
     ]
-    return plan_of(pipeline(**changes), stages, (train, rollout), 4, mode="one-step-off")
+    return plan_of(pipeline(**changes), stages, (train, rollout), 4, mode="one-step-off", distance=2)
 
 
 def lora(**changes: Any) -> Plan:
@@ -201,3 +210,71 @@ def lora(**changes: Any) -> Plan:
     ]
     document = pipeline(**{"training.lora_rank": 32, "workload.prompts_per_step": 64, **changes})
     return plan_of(document, stages, (mesh,), 1, adapter_off=("reference_logprobs",))
+
+
+def megatron_grpo(nodes: int = 4, mode: str = "sync", **changes: Any) -> Plan:
+    """Return GRPO of a mixture of experts on Megatron: every kind of parallelism, first and last stage shorter."""
+    mesh = Mesh("all", 0, nodes, 0, GPUS_PER_NODE)
+    document = pipeline(**changes)
+    document["architectures"] = {"actor": {"family": "qwen3_moe", "layers": 94, "heads": 64, "experts": 128}}
+    degrees: dict[str, Any] = {"tp": 2, "pp": 4, "cp": 2, "ep": 4}
+    actor = megatron(mesh.gpus, **degrees, recompute="full", offload_parameters=True, offload_optimizer=True)
+    frozen = megatron(mesh.gpus, **degrees, token_budget=40960)
+    stages = [
+        planned("generate", "generate", "actor", "all", EngineLayout(replicas=mesh.gpus // 4, tp=4, offload=True)),
+        planned("old_logprobs", "forward", "actor", "all", replace(actor, recompute="none", token_budget=40960)),
+        planned("reference_logprobs", "forward", "reference", "all", frozen),
+        planned("train_actor", "train", "actor", "all", actor),
+    ]
+    return plan_of(document, stages, (mesh,), nodes, engine="megatron", mode=mode)
+
+
+def megatron_ppo(**changes: Any) -> Plan:
+    """Return PPO on Megatron: actor, critic and reference share their degrees, the reward model is served apart."""
+    plan = ppo(**changes)
+    gpus = plan.mesh("train").gpus
+    degrees: dict[str, Any] = {"tp": 2, "pp": 3, "vpp": 2}
+    layouts = {
+        "old_logprobs": megatron(gpus, **degrees),
+        "reference_logprobs": megatron(gpus, **degrees, offload_parameters=True),
+        "values": megatron(gpus, **degrees, token_budget=40960),
+        "train_critic": megatron(gpus, **degrees, token_budget=40960),
+        "train_actor": megatron(gpus, **degrees, recompute="selective"),
+    }
+    stages = tuple(replace(stage, layout=layouts.get(stage.name, stage.layout)) for stage in plan.stages)
+    return replace(plan, stages=stages, graph=replace(plan.graph, engine="megatron"))
+
+
+def separate_async(staleness: int = 2, engine: str = "fsdp", **changes: Any) -> Plan:
+    """Return GRPO two steps behind its samples: V1's separate_async trainer, log-probs of the engine, two pools."""
+    train, rollout = Mesh("train", 0, 2, 0, GPUS_PER_NODE), Mesh("rollout", 2, 2, 0, GPUS_PER_NODE)
+    actor, frozen = sharded(train.gpus), sharded(train.gpus, offload_parameters=True)
+    if engine == "megatron":
+        actor = frozen = megatron(train.gpus)
+    stages = [
+        planned("generate", "generate", "actor", "rollout", EngineLayout(replicas=8, memory_fraction=0.9)),
+        planned("reference_logprobs", "forward", "reference", "train", frozen),
+        planned("train_actor", "train", "actor", "train", actor),
+    ]
+    changed = {"allow.max_staleness": staleness, "allow.model_changes": list(ASYNCHRONOUS)} | changes
+    return plan_of(
+        pipeline(**changed),
+        stages,
+        (train, rollout),
+        4,
+        mode="separate-async",
+        engine=engine,
+        distance=1 + staleness,
+        rewrites=ASYNCHRONOUS,
+    )
+
+
+ASYNCHRONOUS = ("minibatches-by-completion", "reuse-rollout-logprobs")
+
+
+def colocate_async(**changes: Any) -> Plan:
+    """Return GRPO whose unfinished samples carry over to the next step: V1's colocate_async trainer."""
+    plan = colocated_grpo(**{"allow.partial_rollout": True} | changes)
+    graph = replace(plan.graph, mode="colocate-async")
+    graph = graph.replace_stage(graph.stage("generate").with_attributes(carries=1))
+    return replace(plan, graph=graph, rewrites=(PlannedRewrite("partial-rollout", "stale", "generate", None),))

@@ -29,6 +29,10 @@ class TrlBackend(SiteBackend):
         """Return what TRL on DeepSpeed can express; InputError for another version than the pinned one."""
         return capabilities(version or VERSION)
 
+    def engines(self, pipeline: Mapping[str, Any]) -> tuple[Capabilities, ...]:
+        """Return the capabilities of the one training engine."""
+        return (capabilities(VERSION),)
+
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages that share one training engine, or one micro-batch."""
         return ties_for(graph)

@@ -84,6 +84,7 @@ def _values(plan: Plan, site: Site, run: Run) -> dict[str, Any]:
         "trl_version": TRL_VERSION,
         "tool": "TRL on DeepSpeed",
         "ray": False,
+        "megatron": False,
         "requeue": run.request.get("training.save_every") is not None,
         "exports": EXPORTS,
         "example_override": "report_to=wandb",

@@ -8,7 +8,7 @@ from typing import Any
 from backends.deepspeed.overrides import settings_with_overrides
 from backends.deepspeed.request import Request
 from backends.deepspeed.run import possible_runs
-from backends.request import odd_stages, texts_of, two_kinds_of_machine
+from backends.request import no_such_engine, odd_stages, texts_of, two_kinds_of_machine
 from backends.roles import PLACES, places_hint
 from rpegc.emit import TargetRefusal, one_line
 from rpegc.errors import InputError
@@ -114,6 +114,7 @@ PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
     _models,
     _stages,
     two_kinds_of_machine,
+    no_such_engine,
     odd_stages,
     _texts,
     _settings,

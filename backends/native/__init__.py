@@ -27,6 +27,10 @@ class NativeBackend:
         """Return what the native engine can execute; InputError for another version than this one."""
         return capabilities(version or VERSION)
 
+    def engines(self, pipeline: Mapping[str, Any]) -> tuple[Capabilities, ...]:
+        """Return the one engine's capabilities."""
+        return (capabilities(VERSION),)
+
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages that share one model in memory."""
         return ties_for(graph)

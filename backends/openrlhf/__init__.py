@@ -28,6 +28,10 @@ class OpenRlhfBackend(SiteBackend):
         """Return what OpenRLHF can express; InputError for another DeepSpeed than the one it pins."""
         return capabilities(version or DEEPSPEED_VERSION)
 
+    def engines(self, pipeline: Mapping[str, Any]) -> tuple[Capabilities, ...]:
+        """Return the capabilities of the one training engine."""
+        return (capabilities(DEEPSPEED_VERSION),)
+
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages that share one setting of OpenRLHF."""
         return ties_for(graph)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from backends.openrlhf.arguments import ESTIMATORS, arguments_of
 from backends.openrlhf.capabilities import COMMAND, DEEPSPEED_VERSION, HYBRID, RULES, SEPARATE, ties_for
 from backends.plan_checks import check_rules, check_ties, weight_distance
-from backends.request import PipelineRequest, odd_stages, texts_of, two_kinds_of_machine
+from backends.request import PipelineRequest, no_such_engine, odd_stages, texts_of, two_kinds_of_machine
 from backends.roles import PLACES, parts_of, places_hint, stand_ins
 from rpegc.emit import Facts, TargetRefusal, one_line
 from rpegc.errors import InputError, guess
@@ -107,6 +107,7 @@ PIPELINE_CHECKS: tuple[Callable[[PipelineRequest], Iterator[TargetRefusal]], ...
     _reference,
     _stages,
     two_kinds_of_machine,
+    no_such_engine,
     odd_stages,
     _texts,
     _arguments,

@@ -48,6 +48,7 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
         "deepspeed_version": DEEPSPEED_VERSION,
         "tool": "OpenRLHF",
         "ray": True,
+        "megatron": False,
         "requeue": request.get("training.save_every") is not None,
         "exports": ("TOKENIZERS_PARALLELISM=true",),
         "example_override": "--logger.wandb.project=mine",

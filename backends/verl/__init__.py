@@ -1,4 +1,4 @@
-"""The verl backend: FSDP2 training engine, vLLM rollout, V1 sync trainer and the one-step-off trainer."""
+"""The verl backend: FSDP2 and Megatron engines, vLLM rollout, V1 sync trainer and the one-step-off trainer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from backends.base import SiteBackend
 from backends.site import Site
 from backends.verl.capabilities import VERSION, capabilities, ties_for
 from backends.verl.checks import check_plan
+from backends.verl.engines import possible_engines
 from backends.verl.launch import launch_files
 from backends.verl.pipeline_checks import check_pipeline
+from backends.verl.request import Request
 from rpegc.emit import Facts, Files
 from rpegc.plan import Plan
 from rpegc.target import Capabilities, Tie
@@ -26,8 +28,13 @@ class VerlBackend(SiteBackend):
     version = VERSION
 
     def capabilities(self, version: str = "", lora_rank: int = 0) -> Capabilities:
-        """Return what verl's FSDP2 engine can express; InputError for another version than the pinned one."""
+        """Return what verl's FSDP2 engine can express, the first of `engines`; InputError for another version."""
         return capabilities(version or VERSION, lora_rank)
+
+    def engines(self, pipeline: Mapping[str, Any]) -> tuple[Capabilities, ...]:
+        """Return the capabilities of each training engine that can carry a resolved pipeline out."""
+        request = Request(pipeline)
+        return tuple(capabilities(VERSION, request.lora_rank, engine) for engine in possible_engines(request))
 
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages that share one training engine."""

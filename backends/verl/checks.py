@@ -9,16 +9,31 @@ from collections.abc import Callable
 
 from backends.plan_checks import check_rules, check_ties, weight_distance
 from backends.roles import Parts, parts_of
-from backends.verl.capabilities import ONE_STEP_OFF, SYNC, VERSION, ties_for
+from backends.verl.capabilities import (
+    APART,
+    COLOCATE_ASYNC,
+    COMPLETION_ORDER,
+    ENGINE_RULES,
+    KINDS,
+    MODES,
+    MOST_STALENESS,
+    ONE_STEP_OFF,
+    PARTIAL,
+    REUSE_LOGPROBS,
+    SEPARATE_ASYNC,
+    SERVED,
+    VERSION,
+    ties_for,
+)
 from backends.verl.pipeline_checks import check_pipeline
 from backends.verl.request import Request, request_of
-from backends.verl.rules import RULES
-from backends.verl.run import mode_of, rewritten
+from backends.verl.run import engine_of, mode_of, rewritten
 from rpegc.emit import Facts
 from rpegc.errors import InputError
 from rpegc.plan import Plan
 
 TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
+SEPARATE_TRAINER = "verl/trainer/ppo/v1/trainer_separate_async.py"
 ONE_STEP_TRAINER = "verl/experimental/one_step_off_policy/ray_trainer.py"
 
 
@@ -33,8 +48,9 @@ def check_plan(plan: Plan, facts: Facts | None = None) -> None:
         check(plan, parts, request)
     for stage in plan.stages:
         if stage.layout is not None:
-            served = stage.model in ("reward", "teacher")
-            rules = tuple(rule for rule in RULES[stage.op] if not (served and rule.name in SERVED_ELSEWHERE))
+            kind = KINDS.get((stage.op, stage.model), stage.op)
+            binding = ENGINE_RULES[engine_of(plan)][kind]
+            rules = tuple(rule for rule in binding if not (kind == SERVED and rule.name in SERVED_ELSEWHERE))
             check_rules(plan, stage, rules, request, (facts or {}).get(stage.name, {}))
 
 
@@ -49,8 +65,8 @@ def _target(plan: Plan, parts: Parts, request: Request) -> None:
         raise InputError(
             f"the plan is for {plan.target.name} {plan.target.version}; this backend writes for verl {VERSION}"
         )
-    if mode_of(plan) not in (SYNC, ONE_STEP_OFF):
-        raise InputError(f"verl launches are written for {SYNC} and {ONE_STEP_OFF}, not for {plan.graph.mode!r}")
+    if mode_of(plan) not in MODES:
+        raise InputError(f"verl launches are written for {', '.join(MODES)}, not for {plan.graph.mode!r}")
 
 
 def _old_logprobs(plan: Plan, parts: Parts, request: Request) -> None:
@@ -88,13 +104,12 @@ def _pools(plan: Plan, parts: Parts, request: Request) -> None:
                 f"not on {part.mesh.name} [{TRAINER}]"
             )
     rollout = parts.rollout.mesh
-    apart = mode_of(plan) == ONE_STEP_OFF
-    if apart and rollout.overlaps(shared):
-        raise InputError(
-            f"stage {parts.rollout.name}: one-step-off needs a rollout pool of its own [{ONE_STEP_TRAINER}]"
-        )
-    if not apart and rollout != shared:
-        raise InputError(f"stage {parts.rollout.name}: the sync trainer generates in the actor's pool [{TRAINER}]")
+    mode = mode_of(plan)
+    if mode in APART and rollout.overlaps(shared):
+        source = ONE_STEP_TRAINER if mode == ONE_STEP_OFF else SEPARATE_TRAINER
+        raise InputError(f"stage {parts.rollout.name}: {mode} needs a rollout pool of its own [{source}]")
+    if mode not in APART and rollout != shared:
+        raise InputError(f"stage {parts.rollout.name}: the {mode} trainer generates in the actor's pool [{TRAINER}]")
     reward = parts.reward.mesh if parts.reward else shared
     if reward != shared and (reward.overlaps(shared) or reward.overlaps(rollout)):
         raise InputError(
@@ -114,7 +129,7 @@ def _one_step_off(plan: Plan, parts: Parts, request: Request) -> None:
         return
     if parts.critic is not None:
         raise InputError(
-            "one-step-off cannot train a critic with FSDP2 "
+            "one-step-off cannot train a critic with FSDP2 or Megatron "
             "[verl/experimental/separation/ray_trainer.py: NotImplementedError]"
         )
     if parts.reward is not None:
@@ -126,11 +141,36 @@ def _one_step_off(plan: Plan, parts: Parts, request: Request) -> None:
         )
 
 
+def _separate_async(plan: Plan, parts: Parts, request: Request) -> None:
+    if mode_of(plan) != SEPARATE_ASYNC:
+        return
+    for name in (COMPLETION_ORDER, REUSE_LOGPROBS):
+        if not rewritten(plan, name):
+            raise InputError(f"separate-async is written for plans with the rewrite {name} [{SEPARATE_TRAINER}]")
+    if request.lora_rank:
+        raise InputError(
+            "separate-async sends only the frozen base weights of a LoRA actor to the rollout "
+            "[verl/workers/engine_workers.py: update_weights drops the adapter]"
+        )
+    if parts.reward is not None and parts.reward.mesh == parts.actor.mesh:
+        raise InputError(f"separate-async needs a pool of its own for the reward model [{SEPARATE_TRAINER}]")
+
+
+def _partial_rollout(plan: Plan, parts: Parts, request: Request) -> None:
+    if rewritten(plan, PARTIAL) != (mode_of(plan) == COLOCATE_ASYNC):
+        raise InputError(
+            f"mode {mode_of(plan)}: samples carry over from step to step in colocate-async, and only there "
+            "[verl/trainer/ppo/v1/trainer_colocate_async.py]"
+        )
+
+
 def _weight_distance(plan: Plan, parts: Parts, request: Request) -> None:
-    wanted = 2 if mode_of(plan) == ONE_STEP_OFF else 1
+    mode = mode_of(plan)
+    low, high = {ONE_STEP_OFF: (2, 2), SEPARATE_ASYNC: (2, 1 + MOST_STALENESS)}.get(mode, (1, 1))
     distance = weight_distance(plan, parts.actor.name, parts.rollout.name)
-    if distance is not None and distance != wanted:
-        raise InputError(f"mode {mode_of(plan)} uses weights {wanted} steps after training, the plan {distance} steps")
+    if distance is not None and not low <= distance <= high:
+        wanted = str(low) if low == high else f"{low} to {high}"
+        raise InputError(f"mode {mode} uses weights {wanted} steps after training, the plan {distance} steps")
 
 
 def _ties(plan: Plan, parts: Parts, request: Request) -> None:
@@ -143,6 +183,8 @@ PLAN_CHECKS: tuple[Callable[[Plan, Parts, Request], None], ...] = (
     _critic,
     _reference,
     _one_step_off,
+    _separate_async,
+    _partial_rollout,
     _pools,
     _weight_distance,
     _ties,

@@ -6,7 +6,7 @@ import difflib
 from functools import cache
 from importlib import resources
 
-from backends.verl.capabilities import VERSION
+from backends.verl.capabilities import FSDP, VERSION
 from backends.verl.hydra import Value
 
 VALUE, NULL, FREE, SECTION = "value", "null", "free", "section"
@@ -14,9 +14,10 @@ VALUE, NULL, FREE, SECTION = "value", "null", "free", "section"
 
 
 @cache
-def known_keys() -> dict[str, str]:
-    """Return what each key of the composed configuration is, sections included."""
-    text = (resources.files("backends.verl") / f"keys-{VERSION}.txt").read_text(encoding="utf-8")
+def known_keys(engine: str = FSDP) -> dict[str, str]:
+    """Return what each key of the configuration composed for a training engine is, sections included."""
+    suffix = "" if engine == FSDP else f"-{engine}"
+    text = (resources.files("backends.verl") / f"keys-{VERSION}{suffix}.txt").read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -29,14 +30,14 @@ def known_keys() -> dict[str, str]:
     return found
 
 
-def problem_of(written: str, value: Value) -> tuple[str, str] | None:
+def problem_of(written: str, value: Value, engine: str = FSDP) -> tuple[str, str] | None:
     """Return why Hydra, or sense, refuses an override, and a hint; None if it may stand.
 
     `written` is the key with `+` or `++` before it, if any. Hydra 1.3 refuses a key that is not there, and `+` before
     one that is there with a value, unless the new value is a list.
     """
     key = written.lstrip("+")
-    kind = known_keys().get(key)
+    kind = known_keys(engine).get(key)
     if kind in (SECTION, FREE):
         below = "+KEY" if kind == FREE else "KEY"
         sign = below.removesuffix("KEY")
@@ -48,13 +49,13 @@ def problem_of(written: str, value: Value) -> tuple[str, str] | None:
             return f"verl's configuration has {key} already, and Hydra refuses `+` before it", f"drop the `+`: `{key}`"
         return None
     if kind is None:
-        return f"verl {VERSION}'s configuration has no such key", probable(key)
+        return f"verl {VERSION}'s configuration has no such key", probable(key, engine)
     return None
 
 
-def probable(key: str) -> str:
+def probable(key: str, engine: str = FSDP) -> str:
     """Return what was probably meant: a key beside it, the same name elsewhere, or a key that verl's files lack."""
-    known = known_keys()
+    known = known_keys(engine)
     section, _, name = key.rpartition(".")
     lacking = f"`+{key}` adds it if verl reads it although its files lack it"
     beside = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}

@@ -9,18 +9,20 @@ from typing import Any
 from backends.launching import folder_files, job_values, object_store_bytes, rendered
 from backends.roles import Parts, parts_of
 from backends.site import Site
-from backends.verl.capabilities import ONE_STEP_OFF, VERSION
+from backends.verl.capabilities import COLOCATE_ASYNC, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, VERSION
 from backends.verl.hydra import Override
 from backends.verl.overrides import overrides_of
 from backends.verl.preflight import preflight_facts
 from backends.verl.request import Request, request_of
-from backends.verl.run import mode_of, run_of
+from backends.verl.run import engine_of, mode_of, run_of, staleness_of
 from backends.verl.settings import REWARD, ROLLOUT, server_tp
 from rpegc.emit import EmittedFile
 from rpegc.plan import Plan
 
 MODULES = {
     "sync": "verl.trainer.main_ppo",
+    COLOCATE_ASYNC: "verl.trainer.main_ppo",
+    SEPARATE_ASYNC: "verl.trainer.main_ppo",
     ONE_STEP_OFF: "verl.experimental.one_step_off_policy.main_ppo",
 }
 """The driver by launch mode."""
@@ -81,6 +83,7 @@ def template_values(plan: Plan, site: Site, request: Request, parts: Parts) -> d
         "example_override": "trainer.logger=[console,file,wandb]",
         "exports": EXPORTS,
         "module": MODULES[mode_of(plan)],
+        "megatron": engine_of(plan) == MEGATRON,
         "object_store_bytes": object_store_bytes(plan, request),
         "cpus_needed": cpus_needed(plan)[0],
         "cpus_reason": cpus_needed(plan)[1],
@@ -108,7 +111,12 @@ def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override,
         f"vLLM takes {values[f'{ROLLOUT}.gpu_memory_utilization']} of the memory of each GPU of the rollout"
         f"{sleeps} (`fix: {{{parts.rollout.name}: {{memory_fraction: ...}}}}` changes it).",
     ]
-    if parts.reference and not parts.reference_in_actor:
+    if engine_of(plan) == MEGATRON:
+        found.append(
+            "verl's Megatron engine trains (`model_engine=megatron`), with models converted by Megatron-Bridge; "
+            "`engine: fsdp` in the pipeline plans for FSDP2 instead."
+        )
+    elif parts.reference and not parts.reference_in_actor:
         found.append(
             "verl keeps the reference's weights in host memory and streams them in (CPUOffloadPolicy), whatever is set."
         )
@@ -140,6 +148,12 @@ def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override,
         )
     if request.get("data.val") is None:
         found.append("There is no validation data: a few training rows stand in and no test runs.")
+    if mode_of(plan) in (COLOCATE_ASYNC, SEPARATE_ASYNC):
+        found.append(
+            f"Samples are at most {staleness_of(plan)} weight versions old when they are trained on: the trainer waits "
+            "for older prompts to end (`trainer.v1.sampler.max_off_policy_strategy=wait`). In these modes "
+            "`timing_s/gen` is the wait for samples, not the time of generation."
+        )
     if mode_of(plan) == ONE_STEP_OFF:
         found.append(
             "Samples are one weight version old when they are trained on; old log-probs are recomputed "

@@ -25,7 +25,7 @@ def overrides_of(run: Run) -> tuple[Override, ...]:
     Raises TargetRefusal for a key that is owned, or that Hydra refuses.
     """
     decided = settings_of(run)
-    owners = reserved(run.parts, run.request.get("reward") is not None)
+    owners = reserved(run.parts, run.request.get("reward") is not None, run.engine)
     owners |= {setting.key: setting.owner for setting in decided if not setting.free}
     wanted = flat(run.request.get("target_overrides", {}))
     seen: dict[str, str] = {}
@@ -33,11 +33,11 @@ def overrides_of(run: Run) -> tuple[Override, ...]:
         other = seen.setdefault(key.lstrip(PREFIXES), key)
         if other != key:
             raise refusal(f"{USER}{key}", f"`{other}` already sets this key", "keep one of the two")
-    users = tuple(_checked(key, value, owners) for key, value in wanted)
+    users = tuple(_checked(key, value, owners, run.engine) for key, value in wanted)
     return (*(setting for setting in decided if setting.key not in seen), *users)
 
 
-def _checked(key: str, value: Any, owners: Mapping[str, Owner]) -> Override:
+def _checked(key: str, value: Any, owners: Mapping[str, Owner], engine: str) -> Override:
     what, bare = f"{USER}{key}", key.lstrip(PREFIXES)
     found = decided_by(bare, owners)
     if found:
@@ -45,7 +45,7 @@ def _checked(key: str, value: Any, owners: Mapping[str, Owner]) -> Override:
     if not KEY.fullmatch(key):
         raise refusal(what, "a key is dotted words, with `+` before one that verl's YAML files lack")
     plain = _value(value, what)
-    problem = problem_of(key, plain)
+    problem = problem_of(key, plain, engine)
     if problem:
         raise refusal(what, *problem)
     return Override(key, plain, what)

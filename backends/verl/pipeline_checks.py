@@ -11,9 +11,9 @@ from typing import Any
 
 from backends.layout_rules import VLLM_MAXIMUM_LORA_RANK
 from backends.roles import PLACES, PRESET_STAGES, places_hint
-from backends.verl.overrides import overrides_of
+from backends.verl.capabilities import ENGINES, FSDP
+from backends.verl.engines import engine_refusals, possible_engines
 from backends.verl.request import KL_ESTIMATORS, PRECISIONS, Request
-from backends.verl.run import possible_runs
 from rpegc.emit import TargetRefusal
 
 TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
@@ -208,14 +208,14 @@ def _adapters(request: Request) -> Iterator[TargetRefusal]:
         )
 
 
-def _settings(request: Request) -> Iterator[TargetRefusal]:
-    """Every text arrives unchanged, and no override of the user's touches a key that a plan decides."""
-    for run in possible_runs(request):
-        try:
-            for override in overrides_of(run):
-                _ = override.line
-        except TargetRefusal as refusal:
-            yield refusal
+def _engines(request: Request) -> Iterator[TargetRefusal]:
+    """Some training engine is known, runs the models, and lets every text and override of the user's through."""
+    if request.pinned_engine and request.pinned_engine not in ENGINES:
+        message = f"engine: verl launches are not written for {request.pinned_engine!r}"
+        yield TargetRefusal(message, ("engine",), f"allowed: {', '.join(ENGINES)}")
+        return
+    if not possible_engines(request):
+        yield from engine_refusals(request, request.pinned_engine or FSDP)
 
 
 PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
@@ -228,5 +228,5 @@ PIPELINE_CHECKS: tuple[Callable[[Request], Iterator[TargetRefusal]], ...] = (
     _rewards,
     _reference,
     _adapters,
-    _settings,
+    _engines,
 )

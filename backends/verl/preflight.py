@@ -6,13 +6,17 @@ from typing import Any
 
 from backends.preflight import input_files, missing_of
 from backends.site import Site
-from backends.verl.capabilities import ONE_STEP_OFF, VERSION
+from backends.verl.capabilities import APART, MEGATRON, VERSION
 from backends.verl.request import Request
-from backends.verl.run import mode_of
+from backends.verl.run import engine_of, mode_of
 from rpegc.plan import Plan
 
 VERSIONS = {"verl": f"=={VERSION}", "vllm": ">=0.18", "ray": ">=2.41", "TransferQueue": ">=0.1.10"}
 """verl/third_party/vllm/__init__.py and verl's own requirements."""
+
+MEGATRON_VERSIONS = {"megatron-core": ">=0.15", "megatron-bridge": "==0.5.2", "transformer-engine": ">=2.0"}
+"""Beside them with `model_engine=megatron`: verl 0.9.1's extra `megatron` pins Megatron-Bridge and needs the other two
+(their least versions are assumed: those that Megatron-Bridge of that time builds on)."""
 
 KNOWN_SOURCES: dict[str, Any] = {
     "names": [
@@ -56,7 +60,9 @@ def preflight_facts(plan: Plan, site: Site, request: Request, lines: str, store_
     versions, modules = dict(VERSIONS), ["tensordict"]
     if request.lora_rank:
         versions["peft"] = ">=0"
-    if mode_of(plan) == ONE_STEP_OFF:
+    if engine_of(plan) == MEGATRON:
+        versions |= MEGATRON_VERSIONS
+    if mode_of(plan) in APART:
         modules.append("cupy")  # the NCCL checkpoint engine stages its buckets with it
     function = request.get("reward.function")
     path, _, name = str(function or "").rpartition(":")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from backends.request import MISSING, PipelineRequest
+from backends.verl.capabilities import COLOCATE_ASYNC, COMPLETION_ORDER, ONE_STEP_OFF, REUSE_LOGPROBS, SEPARATE_ASYNC
 from backends.verl.hydra import Raw, Value, plain_text, quoted
 from rpegc.emit import TargetRefusal
 from rpegc.errors import guess
@@ -57,11 +58,22 @@ class Request(PipelineRequest):
         return self.estimator == "gae"
 
     @property
-    def may_run_one_step_off(self) -> bool:
-        """Whether a plan may separate the rollout; see PLACEMENTS in capabilities.py for what keeps it from that."""
-        kept = self.needs_critic or self.lora_rank or self.get("models.reward") is not None
-        kept = kept or self.samples_dynamically or self.distils
-        return int(self.get("allow.max_staleness", 0)) > 0 and not kept
+    def other_modes(self) -> tuple[str, ...]:
+        """Launch modes beside sync that a plan may choose; see PLACEMENTS in capabilities.py for what each needs."""
+        if int(self.get("allow.max_staleness", 0)) < 1 or self.samples_dynamically or self.distils:
+            return ()
+        changes = self.get("allow.model_changes", ())
+        found = [COLOCATE_ASYNC] if self.get("allow.partial_rollout", False) and not self.before_v1 else []
+        if not self.before_v1 and COMPLETION_ORDER in changes and REUSE_LOGPROBS in changes and not self.lora_rank:
+            found.append(SEPARATE_ASYNC)
+        if not (self.needs_critic or self.lora_rank or self.get("models.reward") is not None):
+            found.append(ONE_STEP_OFF)
+        return tuple(found)
+
+    @property
+    def pinned_engine(self) -> str:
+        """The training engine that the pipeline asks for; "" leaves it to the planner."""
+        return str(self.get("engine") or "")
 
     def loss(self, word: str) -> str:
         """Return how the loss is put together (`loss` of a resolved pipeline); plain GRPO's where it does not say."""

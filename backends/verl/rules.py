@@ -83,6 +83,28 @@ BF16 = WORDS["precision"].index("bf16")
 
 WHOLE_NODES = whole_nodes_of(RESOURCE_POOL)
 
+BUDGET_HOLDS_A_SEQUENCE = Rule(
+    "token-budget-holds-a-sequence",
+    SEQUENCE_BALANCING,
+    "token budget {token_budget} × ulysses {ulysses} × cp {cp} must hold the longest sequence, {max_sequence_tokens} "
+    "tokens (prompt {max_prompt_tokens} + response {max_response_tokens})",
+    _budget_holds_a_sequence,
+)
+
+MINIBATCH_SPLITS = Rule(
+    "minibatch-splits-over-ranks",
+    ENGINE_WORKERS,
+    "the {sequences_per_update} sequences of an update must split evenly over {dp} data-parallel ranks",
+    lambda c: divides(c["dp"], c["sequences_per_update"]),
+)
+
+BATCH_SPLITS = Rule(
+    "batch-splits-over-ranks",
+    "verl/single_controller/base/decorator.py",
+    "the {sequences_per_step} sequences of a step must split evenly over {dp} data-parallel ranks",
+    lambda c: divides(c["dp"], c["sequences_per_step"]),
+)
+
 SHARDED: tuple[Rule, ...] = (
     Rule(
         "fsdp-has-no-model-parallelism",
@@ -116,24 +138,13 @@ SHARDED: tuple[Rule, ...] = (
         "FSDP2 shards weights: zero must be 2 (keep gathered) or 3 (reshard after forward), not {zero}",
         lambda c: np.asarray((c["zero"] == 2) | (c["zero"] == 3)),
     ),
-    Rule(
-        "token-budget-holds-a-sequence",
-        SEQUENCE_BALANCING,
-        "token budget {token_budget} × ulysses {ulysses} must hold the longest sequence, {max_sequence_tokens} tokens "
-        "(prompt {max_prompt_tokens} + response {max_response_tokens})",
-        _budget_holds_a_sequence,
-    ),
+    BUDGET_HOLDS_A_SEQUENCE,
     WHOLE_NODES,
 )
 
 TRAIN: tuple[Rule, ...] = (
     *SHARDED,
-    Rule(
-        "minibatch-splits-over-ranks",
-        ENGINE_WORKERS,
-        "the {sequences_per_update} sequences of an update must split evenly over {dp} data-parallel ranks",
-        lambda c: divides(c["dp"], c["sequences_per_update"]),
-    ),
+    MINIBATCH_SPLITS,
     Rule(
         "recompute-is-all-or-nothing",
         "verl/trainer/config/model/hf_model.yaml",
@@ -150,12 +161,7 @@ FORWARD: tuple[Rule, ...] = (
         "FSDP2 keeps a forward-only model's weights in host memory (CPUOffloadPolicy): offload_parameters must be true",
         _frozen_weights_offloaded,
     ),
-    Rule(
-        "batch-splits-over-ranks",
-        "verl/single_controller/base/decorator.py",
-        "the {sequences_per_step} sequences of a step must split evenly over {dp} data-parallel ranks",
-        lambda c: divides(c["dp"], c["sequences_per_step"]),
-    ),
+    BATCH_SPLITS,
 )
 
 GENERATE: tuple[Rule, ...] = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from backends.owners import PLACED, Fix
 from backends.roles import Parts, Sharded
 from backends.verl.algorithms import distillation_settings, loss_settings
-from backends.verl.capabilities import ONE_STEP_OFF
+from backends.verl.capabilities import APART, FSDP, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, SYNC
+from backends.verl.engine_settings import MODEL, EngineOf, adapter_settings, fsdp_settings, megatron_settings
 from backends.verl.hydra import Override, Raw, Value
 from backends.verl.owners import FIXED
 from backends.verl.request import KL_ESTIMATORS, Request, anchored
@@ -16,7 +17,6 @@ from rpegc.target import Mesh
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 REFERENCE = "actor_rollout_ref.ref"
-MODEL = "actor_rollout_ref.model"
 REWARD = "reward.reward_model"
 
 LARGEST_AGENT_POOL = 8
@@ -37,10 +37,10 @@ def settings_of(run: Run) -> tuple[Override, ...]:
         *_mode(run),
         *_data(run, request),
         *_algorithm(request, parts),
-        *_model(request, parts),
+        *_model(run, request, parts),
         *_actor(run, request, parts),
         *_rollout(run, request, parts),
-        *_reference(request, parts),
+        *_reference(run, request, parts),
         *_critic(run, request, parts),
         *_reward_function(run, request),
         *_reward_model(request, parts),
@@ -51,27 +51,66 @@ def settings_of(run: Run) -> tuple[Override, ...]:
 
 def _mode(run: Run) -> list[Override]:
     request = run.request
-    settings = [
+    settings = [Override("model_engine", MEGATRON, "engine")] if run.engine == MEGATRON else []
+    settings += [
         Override("algorithm.rollout_correction.bypass_mode", run.bypass, "allow.model_changes (reuse-rollout-logprobs)")
     ]
-    if run.mode != ONE_STEP_OFF:
-        settings += [
-            Override("trainer.use_v1", not request.before_v1, FIXED),
-            Override("trainer.v1.trainer_mode", "sync", "allow.max_staleness"),
-            Override("actor_rollout_ref.hybrid_engine", True, FIXED),
-        ]
+    if run.mode == ONE_STEP_OFF:
+        # The file's own search path is relative to the working folder and fails outside a checkout of verl.
+        search_path = Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED)
+        return [search_path, *settings, *_one_step_off(run, request)]
+    settings += [
+        Override("trainer.use_v1", not request.before_v1, FIXED),
+        Override("trainer.v1.trainer_mode", run.mode.replace("-", "_"), STALENESS),
+        Override("actor_rollout_ref.hybrid_engine", run.mode != SEPARATE_ASYNC, FIXED),
+    ]
+    if run.mode == SYNC:
         return [*settings, *([_agent_workers(request)] if request.before_v1 else [])]
+    return settings + _asynchronous(run, request)
+
+
+STALENESS = "allow.max_staleness"
+
+
+def _asynchronous(run: Run, request: Request) -> list[Override]:
+    """Return what bounds the age of samples in verl's asynchronous V1 trainers.
+
+    Defaults break a small bound: 8 versions, and samples beyond them are dropped, which are the long ones. Under `wait`
+    the trainer takes nothing while a prompt of `max_off_policy_threshold` versions is still in the engines, counting
+    its own as the first (verl/trainer/ppo/v1/replay_buffer.py).
+    """
+    section = f"trainer.v1.{run.mode.replace('-', '_')}"
+    settings = [
+        Override(f"{section}.num_warmup_batches", run.staleness, STALENESS),
+        Override("trainer.v1.sampler.max_off_policy_threshold", run.staleness + 1, STALENESS),
+        Override("trainer.v1.sampler.max_off_policy_strategy", "wait", STALENESS),
+    ]
+    if run.mode != SEPARATE_ASYNC:
+        return settings
+    return [
+        *settings,
+        Override(f"{section}.parameter_sync_step", request.minibatches, "workload.minibatches_per_step"),
+        Override(f"{section}.hybrid_rollout.enable_switch", False, FIXED),
+        *_own_pool(run),
+    ]
+
+
+def _own_pool(run: Run) -> list[Override]:
     mesh = run.parts.rollout.mesh
     return [
-        # The file's own search path is relative to the working folder and fails outside a checkout of verl.
-        Override("hydra.searchpath", Raw("[pkg://verl.trainer.config]"), FIXED),
-        *settings,
-        Override("actor_rollout_ref.hybrid_engine", False, FIXED),
-        Override("rollout.nnodes", mesh.nodes, PLACED),
-        Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         Override(f"{ROLLOUT}.nnodes", mesh.nodes, PLACED),
         Override(f"{ROLLOUT}.n_gpus_per_node", mesh.gpus_per_node, PLACED),
         Override(f"{ROLLOUT}.checkpoint_engine.backend", "nccl", FIXED),
+    ]
+
+
+def _one_step_off(run: Run, request: Request) -> list[Override]:
+    mesh = run.parts.rollout.mesh
+    return [
+        Override("actor_rollout_ref.hybrid_engine", False, FIXED),
+        Override("rollout.nnodes", mesh.nodes, PLACED),
+        Override("rollout.n_gpus_per_node", mesh.gpus_per_node, PLACED),
+        *_own_pool(run),
         _agent_workers(request),
     ]
 
@@ -131,65 +170,55 @@ def _algorithm(request: Request, parts: Parts) -> list[Override]:
     return settings
 
 
-def _model(request: Request, parts: Parts) -> list[Override]:
-    layout, train = parts.actor.layout, (parts.actor.name,)
+def _model(run: Run, request: Request, parts: Parts) -> list[Override]:
     settings = [
         Override(f"{MODEL}.path", request.model_path("actor", "weights"), "models.actor.weights"),
         Override(f"{MODEL}.tokenizer_path", request.model_path("actor", "tokenizer"), "models.actor.tokenizer"),
         Override(f"{MODEL}.use_remove_padding", True, FIXED),
-        Override(f"{MODEL}.enable_gradient_checkpointing", layout.recompute == "full", Fix(train, "recompute")),
-        Override(f"{MODEL}.enable_activation_offload", layout.offload_activations, Fix(train, "offload_activations")),
-        Override(f"{MODEL}.lora_rank", request.lora_rank, "training.lora_rank"),
+        *(_activations(MODEL, parts.actor) if run.engine == FSDP else []),
     ]
-    if request.lora_rank:
-        settings.append(Override(f"{MODEL}.target_modules", "all-linear", "training.lora_rank", free=True))
-    return settings
+    return settings + adapter_settings(run.engine, request)
 
 
-def engine_settings(
-    section: str, part: Sharded, stages: tuple[str, ...], request: Request, seed: int
-) -> list[Override]:
-    """Return the settings of one FSDP2 engine: sharding, offload, sequence parallelism, precision, seed.
-
-    `stages` run in it.
-    """
-    layout = part.layout
-    whole = layout.shard_size in (0, part.mesh.gpus)
+def _activations(section: str, part: Sharded) -> list[Override]:
+    """Return what the FSDP2 engine does with activations of a model that it trains."""
+    layout, train = part.layout, (part.name,)
     return [
-        Override(f"{section}.fsdp_size", -1 if whole else layout.shard_size, Fix(stages, "shard_size")),
-        Override(f"{section}.reshard_after_forward", layout.zero == 3, Fix(stages, "zero")),
-        Override(f"{section}.param_offload", layout.offload_parameters, Fix(stages, "offload_parameters")),
-        Override(f"{section}.optimizer_offload", layout.offload_optimizer, Fix(stages, "offload_optimizer")),
-        Override(f"{section}.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
-        Override(f"{section}.dtype", request.dtype, "training.precision"),
-        Override(f"{section}.seed", seed, "--seed"),
+        Override(f"{section}.enable_gradient_checkpointing", layout.recompute == "full", Fix(train, "recompute")),
+        Override(f"{section}.enable_activation_offload", layout.offload_activations, Fix(train, "offload_activations")),
     ]
 
 
 def _actor(run: Run, request: Request, parts: Parts) -> list[Override]:
     layout = parts.actor.layout
     low, high = request.get("training.clip", (0.2, 0.2))
-    return [
-        Override(f"{ACTOR}.strategy", "fsdp2", FIXED),
+    engine = EngineOf("actor", parts.actor, parts.actor_engine, request, run.seed)
+    settings = [
         Override(
             f"{ACTOR}.ppo_mini_batch_size", request.prompts // request.minibatches, "workload.minibatches_per_step"
         ),
         Override(f"{ACTOR}.ppo_epochs", request.get("training.epochs_per_batch", 1), "training.epochs_per_batch"),
         Override(f"{ACTOR}.use_dynamic_bsz", True, FIXED),
         Override(f"{ACTOR}.ppo_max_token_len_per_gpu", layout.token_budget, Fix((parts.actor.name,), "token_budget")),
-        Override(f"{ACTOR}.ulysses_sequence_parallel_size", layout.ulysses, Fix(parts.actor_engine, "ulysses")),
         Override(f"{ACTOR}.optim.lr", request.setting("training.learning_rate"), "training.learning_rate"),
         Override(f"{ACTOR}.clip_ratio", low, "training.clip"),
         Override(f"{ACTOR}.clip_ratio_low", low, "training.clip"),
         Override(f"{ACTOR}.clip_ratio_high", high, "training.clip"),
         Override(f"{ACTOR}.data_loader_seed", run.seed, "--seed"),
-        *engine_settings(f"{ACTOR}.fsdp_config", parts.actor, parts.actor_engine, request, run.seed),
+    ]
+    if run.engine == MEGATRON:
+        return settings + megatron_settings(f"{ACTOR}.megatron", engine)
+    return [
+        Override(f"{ACTOR}.strategy", "fsdp2", FIXED),
+        *settings,
+        Override(f"{ACTOR}.ulysses_sequence_parallel_size", layout.ulysses, Fix(parts.actor_engine, "ulysses")),
+        *fsdp_settings(f"{ACTOR}.fsdp_config", engine),
     ]
 
 
 def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
     layout, stages = parts.rollout.layout, (parts.rollout.name,)
-    alone = run.mode == ONE_STEP_OFF  # an engine alone on its GPUs never sleeps
+    alone = run.mode in APART  # an engine alone on its GPUs never sleeps
     budget_stages = parts.actor_passes or (parts.actor.name,)
     passes = [p for p in (parts.old_logprobs, parts.reference if parts.reference_in_actor else None) if p]
     budget = passes[0].layout.token_budget if passes else parts.actor.layout.token_budget
@@ -213,22 +242,27 @@ def _rollout(run: Run, request: Request, parts: Parts) -> list[Override]:
         Override(f"{ROLLOUT}.seed", run.seed, "--seed"),
     ]
     if request.lora_rank:
-        # FSDP2 gathers adapters layer by layer only; vLLM must then hold the base weights from the start.
-        settings += [
-            Override(f"{ROLLOUT}.load_format", "safetensors", "training.lora_rank"),
-            Override(f"{ROLLOUT}.layered_summon", True, "training.lora_rank"),
-        ]
+        # vLLM holds the base weights from the start; FSDP2 gathers adapters layer by layer only.
+        settings.append(Override(f"{ROLLOUT}.load_format", "safetensors", "training.lora_rank"))
+        if run.engine == FSDP:
+            settings.append(Override(f"{ROLLOUT}.layered_summon", True, "training.lora_rank"))
     return settings
 
 
-def _reference(request: Request, parts: Parts) -> list[Override]:
+def _reference(run: Run, request: Request, parts: Parts) -> list[Override]:
     if parts.reference is None or parts.reference_in_actor:
         return []
     layout, stages = parts.reference.layout, parts.reference_stages
-    engine = engine_settings(f"{REFERENCE}.fsdp_config", parts.reference, stages, request, seed=0)
-    return [
+    settings = [
         Override(f"{REFERENCE}.log_prob_use_dynamic_bsz", True, FIXED),
         Override(f"{REFERENCE}.log_prob_max_token_len_per_gpu", layout.token_budget, Fix(stages, "token_budget")),
+    ]
+    if run.engine == MEGATRON:  # the rest of its engine follows the actor's (trainer/config/ref/megatron_ref.yaml)
+        offload = Fix(stages, "offload_parameters")
+        return [*settings, Override(f"{REFERENCE}.megatron.param_offload", layout.offload_parameters, offload)]
+    engine = fsdp_settings(f"{REFERENCE}.fsdp_config", EngineOf("reference", parts.reference, stages, request, 0))
+    return [
+        *settings,
         Override(f"{REFERENCE}.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
         *[setting for setting in engine if not setting.key.endswith((".seed", ".optimizer_offload"))],
         # verl loads in fp32 unless told otherwise; frozen weights need no master copy.
@@ -239,17 +273,14 @@ def _reference(request: Request, parts: Parts) -> list[Override]:
 def _critic(run: Run, request: Request, parts: Parts) -> list[Override]:
     if parts.critic is None:
         return []
-    layout, stages, train = parts.critic.layout, parts.critic_engine, (parts.critic.name,)
+    layout, stages = parts.critic.layout, parts.critic_engine
     budget = Fix(stages, "token_budget")
-    return [
-        Override("critic.strategy", "fsdp2", FIXED),
+    engine = EngineOf("critic", parts.critic, stages, request, run.seed)
+    settings = [
         Override("critic.model.path", request.model_path("critic", "weights"), "models.critic.weights"),
         Override("critic.model.tokenizer_path", request.model_path("critic", "tokenizer"), "models.critic.tokenizer"),
         Override("critic.model.use_remove_padding", True, FIXED),
-        Override("critic.model.enable_gradient_checkpointing", layout.recompute == "full", Fix(train, "recompute")),
-        Override(
-            "critic.model.enable_activation_offload", layout.offload_activations, Fix(train, "offload_activations")
-        ),
+        *(_activations("critic.model", parts.critic) if run.engine == FSDP else []),
         Override("critic.ppo_mini_batch_size", request.prompts // request.minibatches, "workload.minibatches_per_step"),
         Override("critic.ppo_epochs", request.get("training.epochs_per_batch", 1), "training.epochs_per_batch"),
         Override("critic.use_dynamic_bsz", True, FIXED),
@@ -257,9 +288,15 @@ def _critic(run: Run, request: Request, parts: Parts) -> list[Override]:
         Override("critic.forward_max_token_len_per_gpu", layout.token_budget, budget),
         # The V1 trainer reads this key, which no YAML file has, for training and values alike.
         Override("critic.ppo_infer_max_token_len_per_gpu", layout.token_budget, budget, add=True),
-        Override("critic.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
         Override("critic.data_loader_seed", run.seed, "--seed"),
-        *engine_settings("critic.fsdp", parts.critic, stages, request, run.seed),
+    ]
+    if run.engine == MEGATRON:
+        return settings + megatron_settings("critic.megatron", engine)
+    return [
+        Override("critic.strategy", "fsdp2", FIXED),
+        *settings,
+        Override("critic.ulysses_sequence_parallel_size", layout.ulysses, Fix(stages, "ulysses")),
+        *fsdp_settings("critic.fsdp", engine),
     ]
 
 

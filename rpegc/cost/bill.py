@@ -111,5 +111,5 @@ def finish(bill: Bill, local: LocalParameters, layouts: Columns) -> PriceTable:
         completion=bill.total()[:, None],
         signature=numbers,
         signatures=found,
-        interval=interval(shape.constants, shape.machine.accelerator.name),
+        interval=interval(shape.constants, shape.machine.accelerator.name, shape.architecture.experts > 0),
     )

@@ -35,11 +35,15 @@ ATTENTION_BACKWARD = assumed(
 )
 ELEMENTWISE_BACKWARD = assumed(1.6, "backward reads the saved input besides the gradient")
 OPTIMIZER_BYTES = assumed(30.0, "AdamW reads weight, gradient, two moments and writes weight, moments, BF16 copy")
-GROUPED_GEMM_SHARE = fitted(0.79)
+GROUPED_GEMM_SHARE = fitted(0.76)
 FP8_CAST_BYTES = fitted(1.53)
 NVFP4_SPEEDUP = fitted(3.1, "fitted to NVFP4 rows of the NVIDIA Megatron-Bridge performance summary (Blackwell)")
 FP8_ROWWISE_SPEEDUP = fitted(1.05, "fitted to torchtitan rows of 2025-06: scaling by row costs what FP8 gains")
 UNFUSED_SCORE_SHARE = assumed(0.5, "batched products with an inner size of one head reach half of the GEMM asymptote")
+OFFSET_SCORE_BYTES = (
+    Figure(8.0, "spec", "BF16 scores written, read and written by a fused softmax without dropout, read"),
+    Figure(12.0, "spec", "the same backwards: two products and the softmax"),
+)
 RECURRENCE_SHARE = assumed(
     0.25,
     "chunked scans multiply tiles of 64 to 128: small products at a quarter of the GEMM asymptote; form: arXiv "

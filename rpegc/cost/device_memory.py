@@ -106,7 +106,8 @@ def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     Recompute full: 2 B T H per layer kept (unless offloaded), and the layer being recomputed (`layer_bytes`).
     Recompute none: 2 B T (5 H + 2 (h + kv) d + 3 I) per layer; a MoE layer keeps K (H + 3 Im) of its experts (their
     outputs are scaled before the last product). Selective keeps a share of it. A pipeline stage holds
-    min(pp, micro-batches) of them. A pass without backward holds half a layer's.
+    min(pp, micro-batches) of them, interleaved with vpp chunks 1 + (pp - 1)/(pp vpp) times as much (arXiv 2205.05198,
+    section 4.2.3). A pass without backward holds half a layer's.
     """
     a = shape.architecture
     split = np.where(shape.sequence_parallel, shape.tp, 1.0)
@@ -114,7 +115,8 @@ def activation_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     if not shape.training:
         return 0.5 * one_layer + 4.0 * tokens * a.hidden / split
     dense, moe = a.dense_layers / a.layers, a.moe_layers / a.layers
-    in_flight = np.minimum(shape.pp, shape.micro_batches) * shape.stage_layers
+    interleaved = np.where(shape.vpp > 1, 1.0 + (shape.pp - 1.0) / (shape.pp * shape.vpp), 1.0)
+    in_flight = np.minimum(shape.pp * interleaved, shape.micro_batches) * shape.stage_layers
     kept = 2.0 * tokens * a.hidden / split * np.where(shape.offload_activations, 2.0, in_flight)
     routed = a.experts_per_token * (a.expert_depth + 3.0 * a.expert_intermediate)
     mlp = dense * 3.0 * a.intermediate + moe * (routed + 3.0 * a.shared_intermediate)

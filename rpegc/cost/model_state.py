@@ -8,7 +8,7 @@ import numpy as np
 
 from rpegc.architecture import Architecture
 from rpegc.cost.step_shape import StepShape
-from rpegc.target import FloatArray, IntArray
+from rpegc.target import FloatArray, IntArray, packed
 
 Signature = tuple[tuple[str, int], ...]
 
@@ -110,18 +110,15 @@ def signatures(shape: StepShape) -> tuple[IntArray, tuple[Signature, ...]]:
         "kind": np.zeros(shape.rows),
         "offload": offload.astype(np.float64),
         "pp": shape.pp,
-        "shard": shape.shard,
+        # Only full sharding spreads one copy of the weights over ranks; other engines shard the optimizer at most.
+        "shard": np.where(shape.fully_sharded, shape.shard, 1.0),
         "tp": shape.tp,
         "vpp": shape.vpp,
         "zero": shape.zero,
     }
     names = sorted(fields)
     columns = [fields[name].astype(np.int64) for name in names]
-    key = np.zeros(shape.rows, dtype=np.int64)
-    for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        key = key * len(values) + codes
-    _, first, numbers = np.unique(key, return_index=True, return_inverse=True)
+    _, first, numbers = np.unique(packed(columns), return_index=True, return_inverse=True)
     found = tuple(
         tuple((name, int(column[row])) for name, column in zip(names, columns, strict=True)) for row in first.tolist()
     )

@@ -205,11 +205,14 @@ def _micro_batches(column: dict[str, FloatArray], slowest_tokens: FloatArray, se
     """Return micro-batches per update: packed into the token budget, or by count of sequences.
 
     All ranks take as many as the slowest, and never more than there are sequences (verl, utils/seqlen_balancing.py).
+    An interleaved pipeline takes a multiple of its stages (Megatron-core, schedules.py).
     """
     budget = column["token_budget"] * column["ulysses"] * column["cp"]
     packed = np.ceil(slowest_tokens / np.where(budget > 0, budget, np.inf))
     counted = np.ceil(sequences / np.maximum(column["micro_batch"], 1.0))
-    return np.asarray(np.clip(np.where(budget > 0, packed, counted), 1.0, sequences), dtype=np.float64)
+    wanted = np.where(budget > 0, packed, counted)
+    stages = np.where(column["vpp"] > 1, column["pp"], 1.0)
+    return np.asarray(np.clip(np.ceil(wanted / stages) * stages, 1.0, sequences), dtype=np.float64)
 
 
 def _stage_layers(layers: int, pp: FloatArray) -> FloatArray:

@@ -169,16 +169,21 @@ def _gather_seconds(
     machine: Machine, mesh: MeshClass, signatures: tuple[Signature, ...], moved_bytes: float
 ) -> FloatArray:
     """Seconds to gather all weights over the group that shards them; zero where each rank holds a full copy."""
-    members = _column(signatures, "shard", 1) * _column(signatures, "tp", 1) * _column(signatures, "pp", 1)
+    members = _column(signatures, "shard", 1) * _column(signatures, "pp", 1)
+    members = members * np.maximum(_column(signatures, "tp", 1), _column(signatures, "ep", 1))
     members = np.minimum(members, mesh.gpus)
     return collective_seconds(machine, "all_gather", moved_bytes, members, np.minimum(members, mesh.gpus_per_node))
 
 
 def _onload_seconds(machine: Machine, signatures: tuple[Signature, ...], parameters: float) -> FloatArray:
-    """Seconds to copy a rank's offloaded FP32 shard from host memory."""
+    """Seconds to copy a rank's offloaded weights from host memory.
+
+    They are an FP32 shard, or the BF16 slice of an engine that shards the optimizer alone (`zero` below 2).
+    """
     ranks = np.maximum(_column(signatures, "shard", 1) * _column(signatures, "tp", 1) * _column(signatures, "pp", 1), 1)
     offloaded = (_column(signatures, "kind", TRAINING) == TRAINING) & (_column(signatures, "offload", 0) > 0)
-    return np.where(offloaded, MASTER_BYTES.value * parameters / ranks / machine.host_to_device_bandwidth.value, 0.0)
+    each = np.where(_column(signatures, "zero", 3) < 2, BF16_BYTES.value, MASTER_BYTES.value)
+    return np.where(offloaded, each * parameters / ranks / machine.host_to_device_bandwidth.value, 0.0)
 
 
 def _quantise_seconds(signatures: tuple[Signature, ...], moved_bytes: float) -> FloatArray:

@@ -9,7 +9,7 @@ which the function stage `environment` answers with `observation_tokens` in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rpegc.architecture import Architecture
@@ -87,7 +87,10 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True)
 class WorkContext:
-    """What all stages of a pipeline have in common: models by role, counts, lengths, framework and engine class."""
+    """What all stages of a pipeline have in common: models by role, counts, lengths, framework and engine class.
+
+    `class_for(op, role)` names the engine class of stages that another engine runs than the training engine's.
+    """
 
     architectures: Mapping[str, Architecture]
     prompts: int
@@ -99,6 +102,7 @@ class WorkContext:
     lora_ranks: Mapping[str, int]
     framework: str
     engine_class: str
+    class_for: Callable[[str, str], str] | None = None
 
 
 def stage_works(graph: Graph, context: WorkContext) -> dict[str, StageWork]:
@@ -121,7 +125,7 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
         role=stage.model,
         architecture=context.architectures.get(stage.model),
         framework=context.framework,
-        engine_class=context.engine_class,
+        engine_class=context.class_for(stage.op.value, stage.model) if context.class_for else context.engine_class,
         prompts=math.ceil(context.prompts * inputs * float(stage.attribute("oversampling", 1.0))),
         samples_per_prompt=int(stage.attribute("samples_per_prompt", context.samples_per_prompt)),
         minibatches=context.minibatches if stage.op is Op.TRAIN else 1,

@@ -42,6 +42,8 @@ class PipelineSpec(Block):
     """What the plan is launched with."""
     target_flavour: TargetFlavour | None = None
     """Which trainer runs on the target, where it has several: of `deepspeed`, `trl` (the default) or `openrlhf`."""
+    engine: Text | None = None
+    """The training engine, where the target has several (verl: `fsdp`, `megatron`); absent = the planner's choice."""
     target_overrides: dict[OverrideKey, bool | int | float | Text | tuple[bool | int | float | Text, ...]] = Field(
         default_factory=dict
     )

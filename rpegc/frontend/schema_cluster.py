@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rpegc.frontend.schema_fields import Block, Name, Positive, Text
 
-MODEL_CHANGES = ("reuse-rollout-logprobs",)
+MODEL_CHANGES = ("minibatches-by-completion", "reuse-rollout-logprobs")
 """Rewrites that change the model, the estimator or the selection of samples: used only where the user names them.
 A test holds that these are the passes of class `model`; the frontend itself imports no passes."""
 

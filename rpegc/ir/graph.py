@@ -94,7 +94,8 @@ class Graph:
     """A whole pipeline. Stages and edges keep the order in which they were declared; names are unique.
 
     `tree` holds the parent of each mesh-tree node once `place` ran (node 0 is the whole cluster). `mode` is the
-    target's word for the launch mode that this variant needs. `rewrites` are the passes that fired, in order.
+    target's word for the launch mode that this variant needs, `engine` its word for the training engine (empty where
+    it has one only). `rewrites` are the passes that fired, in order.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Graph:
     tree: tuple[int, ...] = ()
     mode: str = ""
     rewrites: tuple[Rewrite, ...] = ()
+    engine: str = ""
 
     def stage(self, name: str) -> Stage:
         """Return the stage of this name; KeyError if there is none."""

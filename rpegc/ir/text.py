@@ -2,6 +2,7 @@
 
     rpeg NAME
     mode NAME
+    engine NAME
     tree 0 0 0
     stage NAME = OP of ROLE (attribute = scalar, ...) on NODE NODE {field: scalar scalar; ...}
     edge SOURCE -> TARGET: VALUE distance 1 chunks 4
@@ -26,7 +27,7 @@ _TOKEN = re.compile(
     r"|(?P<number>-inf|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<word>" + _WORD + ")"
 )
 _SCALAR_WORDS: dict[str, Scalar] = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")}
-_DECLARATIONS = ("rpeg", "mode", "tree", "stage", "edge", "rewrite")
+_DECLARATIONS = ("rpeg", "mode", "engine", "tree", "stage", "edge", "rewrite")
 
 
 # --- printer ----------------------------------------------------------------------------------------------------------
@@ -45,6 +46,7 @@ def print_graph(graph: Graph) -> str:
 
 def _header(graph: Graph) -> list[str]:
     lines = [f"mode {_name(graph.mode)}"] if graph.mode else []
+    lines += [f"engine {_name(graph.engine)}"] if graph.engine else []
     return lines + ([f"tree {_numbers(graph.tree)}"] if graph.tree else [])
 
 
@@ -97,7 +99,7 @@ def parse_graph(text: str, file: str = "<rpeg>") -> Graph:
 
     Raises `InputError` with the position of the first wrong token.
     """
-    name, mode = "", ""
+    name, mode, engine = "", "", ""
     tree: tuple[int, ...] = ()
     stages: list[Stage] = []
     edges: list[Edge] = []
@@ -112,6 +114,8 @@ def parse_graph(text: str, file: str = "<rpeg>") -> Graph:
             name = line.name("the graph's name")
         elif keyword == "mode":
             mode = line.name("a mode")
+        elif keyword == "engine":
+            engine = line.name("an engine")
         elif keyword == "tree":
             tree = line.integers()
         elif keyword == "stage":
@@ -123,7 +127,7 @@ def parse_graph(text: str, file: str = "<rpeg>") -> Graph:
         line.end()
     if "rpeg" not in seen:
         raise InputError("an RPEG text starts with `rpeg NAME`", SourcePosition(file, 1, 1, text.split("\n")[0]))
-    return Graph(name, tuple(stages), tuple(edges), tree, mode, tuple(rewrites))
+    return Graph(name, tuple(stages), tuple(edges), tree, mode, tuple(rewrites), engine)
 
 
 def _parse_stage(line: _Line) -> Stage:
@@ -234,7 +238,7 @@ class _Line:
         word = self._take("a declaration", "word").text
         if word not in allowed:
             raise InputError(f"unknown declaration `{word}`", position, guess(word, allowed))
-        if word in once and word in ("rpeg", "mode", "tree"):
+        if word in once and word in ("rpeg", "mode", "engine", "tree"):
             raise InputError(f"`{word}` may be given only once", position)
         if word != "rpeg" and "rpeg" not in once:
             raise InputError(f"an RPEG text starts with `rpeg NAME`, found `{word}`", position)

@@ -88,8 +88,9 @@ def _identifiers(graph: Graph) -> Iterator[Violation]:
     for edge in graph.edges:
         if not _IDENTIFIER.fullmatch(edge.value):
             yield _on(graph, edge, repr(edge.value))
-    if graph.mode and not _IDENTIFIER.fullmatch(graph.mode.replace("-", "_")):
-        yield Violation(f"graph `{graph.name}`", f"mode {graph.mode!r}")
+    for what, word in (("mode", graph.mode), ("engine", graph.engine)):
+        if word and not _IDENTIFIER.fullmatch(word.replace("-", "_")):
+            yield Violation(f"graph `{graph.name}`", f"{what} {word!r}")
 
 
 def _attributes(graph: Graph) -> Iterator[Violation]:

@@ -59,12 +59,16 @@ def _section(console: Console, title: str, body: RenderableType) -> None:
     console.print()
 
 
+def _mode(plan: Plan) -> str:
+    return (plan.graph.mode or "default") + (f", engine {plan.graph.engine}" if plan.graph.engine else "")
+
+
 def _glance(plan: Plan) -> RenderableType:
     table = _table()
     low, high = plan.period_interval_s
     devices = plan.devices
     rows = [
-        ("pipeline", f"{plan.name} for {plan.target.name} {plan.target.version}, mode {plan.graph.mode or 'default'}"),
+        ("pipeline", f"{plan.name} for {plan.target.name} {plan.target.version}, mode {_mode(plan)}"),
         ("machines", f"{devices.nodes} nodes, {devices.gpus} GPUs of {devices.hardware}, {devices.idle_gpus} idle"),
         *(
             (f"  {p.name}", f"{p.nodes} nodes, {p.gpus} GPUs of {p.hardware}, {p.idle_gpus} idle")

@@ -89,7 +89,10 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         seed=request.seed,
         pipeline=request.pipeline,
         graph=graph,
-        knobs={"staleness": max(0, _weight_distance(graph) - 1)},
+        knobs={
+            "staleness": max(0, _weight_distance(graph) - 1),
+            **({"engine": graph.engine} if graph.engine else {}),
+        },
         transitions=_transitions(graph, stages),
         period_s=period_s,
         period_interval_s=schedule.interval_s(),
@@ -244,6 +247,8 @@ def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
             continue
         graph = attempt.variant.graph
         difference = {"placement": _placement(graph), "staleness": str(max(0, _weight_distance(graph) - 1))}
+        if graph.engine:
+            difference["engine"] = graph.engine
         if attempt.weight != winner.weight:
             difference["nodes"] = str(attempt.variant.problem.cluster.nodes)
         if attempt.solution.period is not None:
@@ -277,6 +282,11 @@ def _assumptions(stages: tuple[PlannedStage, ...], request: Request) -> tuple[As
     return tuple(rows)
 
 
+def _runs_far_ahead(request: Request) -> bool:
+    changes = request.pipeline["allow"]["model_changes"]
+    return "minibatches-by-completion" in changes and "reuse-rollout-logprobs" in changes
+
+
 def _warnings(
     request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
 ) -> tuple[str, ...]:
@@ -290,9 +300,10 @@ def _warnings(
         lines.append(f"{devices.idle_gpus} of {devices.gpus} allocated GPUs are idle")
     if memory_shortest < 0.99:
         lines.append(f"memory is tight: the plan fits with probability {memory_shortest:.3f}")
-    if request.max_staleness > 1:
+    if request.max_staleness > 1 and request.target.name == "verl" and not _runs_far_ahead(request):
         lines.append(
-            f"{request.target.name} has modes for a staleness of 0 and 1 only: max_staleness 2 and above add nothing"
+            "verl runs more than one step ahead in separate-async alone, which needs `allow.model_changes: "
+            "[minibatches-by-completion, reuse-rollout-logprobs]`: max_staleness 2 and above add nothing without it"
         )
     if request.partial_rollout:
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")

@@ -12,7 +12,7 @@ from rpegc.cost.table import PairTable, PriceTable
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.search.solver import problem as integer
 from rpegc.search.tabulate import Tables
-from rpegc.target import FloatArray, IntArray, MeshClass, Tie
+from rpegc.target import FloatArray, IntArray, MeshClass, Tie, packed
 from rpegc.units import MIB
 
 MEMORY_UNIT_BYTES = 256 * MIB
@@ -131,9 +131,10 @@ def _tie_column(stage: Stage, table: PriceTable, tie: Tie, tie_keys: dict[tuple[
     """Number the values of the tied fields of each row, equally for every stage of the tie."""
     if stage.name not in tie.stages:
         return np.zeros(table.rows, dtype=np.int64)
-    values = np.stack([np.asarray(table.layouts[name], dtype=np.int64) for name in tie.fields], axis=1)
-    unique, inverse = np.unique(values, axis=0, return_inverse=True)
-    keys = [tie_keys.setdefault(tuple(int(v) for v in row), len(tie_keys)) for row in unique]
+    columns = [np.asarray(table.layouts[name], dtype=np.int64) for name in tie.fields]
+    _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
+    rows = np.stack([column[first] for column in columns], axis=1)
+    keys = [tie_keys.setdefault(tuple(row), len(tie_keys)) for row in rows.tolist()]
     return np.asarray(keys, dtype=np.int64)[inverse.reshape(-1)]
 
 

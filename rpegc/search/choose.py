@@ -1,7 +1,9 @@
 """Which variant wins: each is solved with the incumbent as cutoff; the certificate covers all of them.
 
-A variant whose rewrites are all `exact` competes freely. Any other must beat the best exact plan by the user's
-`minimum_gain`, so its cutoff lies that much below; what the cutoff excludes is thereby proven not worth it.
+A variant whose rewrites are all `exact` competes freely: it must beat the best plan so far by more than the tolerance
+of the proof, so that variants that come out alike (two training engines of one target) are not told apart at great
+effort; the bound counts what this leaves out. Any other must also beat the best exact plan by the user's
+`minimum_gain`, so its cutoff lies that much below; what that cutoff excludes is proven not worth it.
 
 The objective is a period times a weight: 1 for the step time, the number of nodes for GPU-hours and money. For those
 each variant is solved on every smaller cluster of the menu, with the cheapest plan so far as cutoff.
@@ -42,13 +44,15 @@ class Variant:
 class Attempt:
     """What became of one variant on one cluster size.
 
-    `weight` times the period in milliseconds is the cost; only plans cheaper than `cutoff_cost` were wanted.
+    `weight` times the period in milliseconds is the cost; only plans cheaper than `cutoff_cost` were wanted. Plans from
+    `passed_over` on, up to the best plan at that time, would have been acceptable too (None: none would).
     """
 
     variant: Variant
     weight: int
     solution: Solution
     cutoff_cost: int | None
+    passed_over: int | None = None
 
     @property
     def cost(self) -> int | None:
@@ -58,10 +62,13 @@ class Attempt:
 
     @property
     def bound_cost(self) -> int | None:
-        """No plan of this attempt that was wanted costs less than this; None if none that was wanted exists."""
-        if self.solution.status in (Status.CUTOFF, Status.INFEASIBLE):
+        """No acceptable plan of this attempt costs less than this; None if there is none."""
+        if self.solution.status is Status.INFEASIBLE:
             return None
-        return self.solution.bound * self.weight
+        if self.solution.status is Status.CUTOFF:
+            return self.passed_over
+        bound = self.solution.bound * self.weight
+        return bound if self.passed_over is None else min(bound, self.passed_over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +91,14 @@ def choose(
     tasks = _tasks(variants, objective)
     interrupted = False
     for variant, weight, floor in tasks:
-        cutoff_cost = _cutoff(variant, exact, winner, minimum_gain)
+        cutoff_cost, passed_over = _cutoff(variant, exact, winner, minimum_gain, limit.tolerance)
         cutoff_ms = None if cutoff_cost is None else -(-cutoff_cost // weight)
         try:
             solution = _beyond(floor, cutoff_ms) or solve(variant.problem, limit, cutoff_ms)
         except KeyboardInterrupt:
             interrupted = True
             break
-        attempt = Attempt(variant, weight, solution, cutoff_cost)
+        attempt = Attempt(variant, weight, solution, cutoff_cost, passed_over)
         attempts.append(attempt)
         if attempt.cost is not None:
             winner = _cheaper(attempt, winner)
@@ -129,12 +136,17 @@ def _beyond(floor: int, cutoff_ms: int | None) -> Solution | None:
     return Solution(None, None, floor, Status.CUTOFF)
 
 
-def _cutoff(variant: Variant, exact: Attempt | None, winner: Attempt | None, minimum_gain: float) -> int | None:
-    cutoff = None if winner is None else winner.cost
+def _cutoff(
+    variant: Variant, exact: Attempt | None, winner: Attempt | None, minimum_gain: float, tolerance: float
+) -> tuple[int | None, int | None]:
+    """Return the cost below which a plan is wanted, and from where on acceptable plans are passed over (or None)."""
+    if winner is None or winner.cost is None:
+        return None, None
+    acceptable = winner.cost
     if exact is not None and exact.cost is not None and variant.semantics != "exact":
-        wanted = int(exact.cost * (1 - minimum_gain)) + 1
-        cutoff = wanted if cutoff is None else min(cutoff, wanted)
-    return cutoff
+        acceptable = min(acceptable, int(exact.cost * (1 - minimum_gain)) + 1)
+    better = winner.cost - int(winner.cost * tolerance)
+    return (better, better) if better < acceptable else (acceptable, None)
 
 
 def _cheaper(attempt: Attempt, other: Attempt | None) -> Attempt:

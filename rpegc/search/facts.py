@@ -22,6 +22,7 @@ def stage_facts(work: StageWork, context: WorkContext, machine: Machine) -> dict
         "kv_heads": architecture.kv_heads,
         "layers": architecture.layers,
         "experts": architecture.experts,
+        "expert_intermediate": architecture.expert_intermediate,
         "recurrent_layers": architecture.recurrent_layers,
         "recurrent_heads": architecture.recurrent_heads,
         "sink_layers": architecture.sink_layers,

@@ -69,7 +69,7 @@ def _check(
         raise InputError(f"{where}: {field} follows from the mesh and the other degrees", position)
     if field not in free:
         raise InputError(f"{where}: a {stage.op.value} stage has no such layout field", position, guess(field, free))
-    accepted = capabilities.field_values.get((stage.op.value, field), WORDS.get(field, ()))
+    accepted = capabilities.accepted(stage.op.value, stage.model, field) or WORDS.get(field, ())
     if accepted and value not in accepted:
         listing = ", ".join(str(choice) for choice in accepted)
         message = f"{where}: {capabilities.name} accepts {listing} here, not {value}"

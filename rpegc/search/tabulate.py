@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,7 +70,7 @@ def tabulate(
     graph: Graph,
     works: Mapping[str, StageWork],
     facts: Mapping[str, dict[str, int | float]],
-    rules: Mapping[str, tuple[Rule, ...]],
+    rules: Callable[[str, str], tuple[Rule, ...]],
     meshes: tuple[MeshClass, ...],
     machine: Machine,
     cache: TableCache,
@@ -78,8 +78,8 @@ def tabulate(
 ) -> Tables:
     """Price every legal layout of every stage on every mesh class.
 
-    `facts[stage]` are the context columns of a stage, `rules[op]` the target's rules. With `pools` a stage is priced on
-    the mesh classes of its pool alone, on that pool's machine; functions run on the hosts of `machine`'s.
+    `facts[stage]` are the context columns of a stage, `rules(op, role)` the target's rules. With `pools` a stage is
+    priced on the mesh classes of its pool alone, on that pool's machine; functions run on the hosts of `machine`'s.
     """
     cells: dict[str, dict[MeshClass, PriceTable]] = {}
     functions: dict[str, tuple[TimeTerm, ...]] = {}
@@ -95,7 +95,8 @@ def tabulate(
             if pools and mesh.pool != pool_of(stage):
                 continue
             here = pools[mesh.pool] if pools else machine
-            table = cache.table(stage, works[stage.name], mesh, here, facts[stage.name], rules.get(stage.op.value, ()))
+            ruled = rules(stage.op.value, stage.model)
+            table = cache.table(stage, works[stage.name], mesh, here, facts[stage.name], ruled)
             if table is not None:
                 layouts += table.rows
                 cells[stage.name][mesh] = table

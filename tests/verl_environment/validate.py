@@ -50,6 +50,12 @@ def tiny_model(folder: Path) -> str:
     return str(folder)
 
 
+def sizes(engine: Any) -> list[Any]:
+    """Return the degrees of a Megatron engine: tp, pp, vpp, cp, ep, etp, and whether its parameters are offloaded."""
+    names = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model", "expert_tensor")
+    return [*(getattr(engine, f"{name}_parallel_size") for name in names), engine.param_offload]
+
+
 def validated(module: str, overrides: list[str], model: str) -> dict[str, Any]:
     """Compose one configuration, run `validate_config`, build every dataclass; return figures read back from them."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -64,10 +70,11 @@ def validated(module: str, overrides: list[str], model: str) -> dict[str, Any]:
         config.actor_rollout_ref.rollout.n_gpus_per_node = config.rollout.n_gpus_per_node
     OmegaConf.resolve(config)
     # vLLM is not installed here; its LoRA ranks are a rule of the backend's own.
-    lora_rank = config.actor_rollout_ref.model.lora_rank
-    config.actor_rollout_ref.model.lora_rank = 0
+    model_config = config.actor_rollout_ref.model
+    lora_ranks = model_config.lora_rank, model_config.lora.rank
+    model_config.lora_rank = model_config.lora.rank = 0
     validate_config(config, need_reference_policy(config), need_critic(config))
-    config.actor_rollout_ref.model.lora_rank = lora_rank
+    model_config.lora_rank, model_config.lora.rank = lora_ranks
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     omega_conf_to_dataclass(config.algorithm)
@@ -76,18 +83,23 @@ def validated(module: str, overrides: list[str], model: str) -> dict[str, Any]:
         omega_conf_to_dataclass(config.reward.reward_model.rollout)
     read = {
         "actor_strategy": actor.engine.strategy,
-        "actor_ulysses": actor.engine.ulysses_sequence_parallel_size,
+        "actor_ulysses": getattr(actor.engine, "ulysses_sequence_parallel_size", 1),
         "actor_offload": [actor.engine.param_offload, actor.engine.optimizer_offload],
         "rollout_tp": rollout.tensor_model_parallel_size,
         "needs_reference": need_reference_policy(config),
         "needs_critic": need_critic(config),
     }
+    if actor.engine.strategy == "megatron":
+        reference = omega_conf_to_dataclass(config.actor_rollout_ref.ref)
+        read |= {"actor_sizes": sizes(actor.engine), "reference_sizes": sizes(reference.engine)}
     if config.distillation.enabled:
         omega_conf_to_dataclass(config.distillation)
     if need_critic(config):
         critic = omega_conf_to_dataclass(config.critic)
         read["critic_strategy"] = critic.engine.strategy
         # What the V1 trainer writes into the critic's engine, for training and values alike.
+        if critic.engine.strategy == "megatron":
+            read["critic_sizes"] = sizes(critic.engine)
         read["critic_budget"] = critic.ppo_infer_max_token_len_per_gpu
     return read
 

@@ -141,9 +141,9 @@ def refine(search: Search, template: Template, stop_at: float, goal: Goal, fixed
 
 def _price(search: Search, data: Data, relaxed: Relaxed, stop_at: float) -> None:
     """Solve over the real rows of a relaxed plan's boxes, unless they are many; keep the plan if there is one."""
-    rows = {(stage, m): _single_rows(search, (stage, m), box) for stage, (m, box) in relaxed.boxes.items()}
-    if sum(len(boxes) for boxes in rows.values()) > FEW_ROWS:
+    if sum(len(box.rows) for _, box in relaxed.boxes.values()) > FEW_ROWS:
         return
+    rows = {(stage, m): _single_rows(search, (stage, m), box) for stage, (m, box) in relaxed.boxes.items()}
     tolerance = search.limit.tolerance / 4 if data.goal is Goal.PERIOD else 0.0
     answer = search.ask(replace(data, boxes=rows), stop_at, tolerance)
     if answer.plan is not None:

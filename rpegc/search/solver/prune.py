@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rpegc.search.solver.problem import Cell, GpuStage, Problem
-from rpegc.target import IntArray
+from rpegc.target import BoolArray, IntArray, packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,53 @@ def pareto_rows(costs: IntArray, keys: IntArray, order: IntArray) -> IntArray:
     `costs` has shape (rows, columns), `keys` (rows, key columns); of equal rows the one of smallest `order` stays.
     """
     rank = np.lexsort((order, *costs.T[::-1]))
-    group = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1) if keys.shape[1] else np.zeros(len(order), int)
-    kept: list[int] = []
+    group = np.unique(packed(list(keys.T)), return_inverse=True)[1] if keys.shape[1] else np.zeros(len(order), int)
     by_group = rank[np.argsort(group[rank], kind="stable")]
-    boundaries = np.flatnonzero(np.diff(group[by_group])) + 1
-    for members in np.split(by_group, boundaries):
-        front = np.empty((0, costs.shape[1]), dtype=costs.dtype)
-        for row in members.tolist():
-            # Rows come in lexicographic order, so a later row never dominates an earlier one.
-            if not bool(np.any(np.all(front <= costs[row], axis=1))):
-                front = np.vstack((front, costs[row]))
-                kept.append(row)
-    return np.sort(np.asarray(kept, dtype=np.int64))
+    starts = np.flatnonzero(np.diff(group[by_group], prepend=-1))
+    sizes = np.diff(starts, append=len(by_group))
+    kept = [by_group[starts[sizes == 1]]]
+    for size in np.unique(sizes[(sizes > 1) & (sizes <= WIDEST_AT_ONCE)]).tolist():
+        members = by_group[starts[sizes == size][:, None] + np.arange(size)]
+        for part in np.array_split(members, max(1, members.size * size // COMPARISONS_AT_ONCE)):
+            kept.append(part[~_undercut(costs[part])])
+    kept += [_front(costs, by_group[start : start + size]) for start, size in _wide(starts, sizes)]
+    return np.sort(np.concatenate(kept))
+
+
+WIDEST_AT_ONCE = 256
+"""Groups of up to so many rows are compared pair by pair, all groups of one size together."""
+COMPARISONS_AT_ONCE = 4_000_000
+
+
+def _undercut(costs: IntArray) -> BoolArray:
+    """Return which rows of each group an earlier row undercuts; `costs` has shape (groups, rows, columns).
+
+    Rows come in lexicographic order, so a later row never dominates an earlier one.
+    """
+    rows = costs.shape[1]
+    below = np.broadcast_to(np.triu(np.ones((rows, rows), dtype=bool), 1), (len(costs), rows, rows)).copy()
+    for column in range(costs.shape[2]):
+        below &= costs[:, :, None, column] <= costs[:, None, :, column]
+    return np.asarray(np.any(below, axis=1))
+
+
+def _wide(starts: IntArray, sizes: IntArray) -> list[tuple[int, int]]:
+    wide = sizes > WIDEST_AT_ONCE
+    return list(zip(starts[wide].tolist(), sizes[wide].tolist(), strict=True))
+
+
+def _front(costs: IntArray, members: IntArray) -> IntArray:
+    """Return the rows of one large group, in lexicographic order, that no earlier one undercuts."""
+    kept: list[int] = []
+    front = np.empty((0, costs.shape[1]), dtype=costs.dtype)
+    for start in range(0, len(members), WIDEST_AT_ONCE):
+        part = members[start : start + WIDEST_AT_ONCE]
+        held = np.all(front[None, :, :] <= costs[part][:, None, :], axis=2)
+        part = part[~np.any(held, axis=1)]
+        part = part[~_undercut(costs[part][None])[0]]
+        front = np.concatenate((front, costs[part]))
+        kept += part.tolist()
+    return np.asarray(kept, dtype=np.int64)
 
 
 def _visible_keys(problem: Problem, stage: str, cell: Cell) -> IntArray:
