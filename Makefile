@@ -1,9 +1,10 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
-# Budget in minutes on two cores, from nothing (CI runs check, test, the figures and validate; in all under 40):
-#   environment 2   check 2   test 12   figures 3   validate 1   |   proofs 15 (installs torch), proof-deepspeed 8
-#   (installs torch), proof-slurm 8 (installs SLURM with apt-get, as root, and uses that environment); none is part of
-#   CI yet
+# Budget in minutes on two cores, from nothing (CI runs check, test, the figures, validate and proof-native-short; in
+# all under 40):
+#   environment 2   check 2   test 12   figures 3   validate 1   proof-native-short 4 (of it 1 to install torch)
+#   not part of CI: proofs 15 (installs torch), proof-deepspeed 8 (installs torch), proof-slurm 8 (installs SLURM with
+#   apt-get, as root, and uses that environment), proof-native 15, demo-native 3
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -16,7 +17,7 @@ NATIVE := $(CACHE)/native
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures validate proofs proof-deepspeed proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate proofs proof-deepspeed proof-slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -72,6 +73,9 @@ format: $(STAMP)  ## rewrite the sources in the house format
 
 golden: $(STAMP)  ## rewrite the golden texts; read the difference before you commit it
 	$(BIN)/python -m pytest --update-golden
+
+measured-table: $(STAMP)  ## write the errors of `rpegc validate` into README.md and docs/model.md
+	$(BIN)/python benchmarks/measured_table.py
 
 figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up, layouts a second
 	$(BIN)/python benchmarks/figures.py

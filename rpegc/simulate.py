@@ -14,7 +14,7 @@ How drawn lengths change a stage's seconds, term by term (an approximation: a st
 So the spread is that of the lengths alone: attention grows linearly instead of with the square, micro-batches are not
 packed again, functions, network and kernels do not vary, and the plan's 80 % interval (how wrong prices may be) is not
 in it. With many more samples than an engine has room for, the last to finish need not be the longest: there `tail`
-varies too much. Prices take lengths as independent; here those of a prompt correlate, so that the longest is shorter.
+varies too much. Lengths of one prompt correlate here as in the prices of generation.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ class FrameworkConstants:
 
     `train_factor`, `forward_factor`: multipliers of the whole pass. `moe_factor`: on top for mixture-of-experts.
     `micro_batch_s` (`micro_batch_lora_s`): seconds per layer, micro-batch and forward-equivalent. `onload_s`: seconds
-    per on-load of offloaded parameters. `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
+    per on-load of offloaded parameters. `platforms`: factor on whole passes by GPU type, 1 where it is not named.
+    `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
     per logit and direction. `lora_traffic`: traffic of adapters as a multiple of reading inputs and adding to outputs.
     `attention` maps a GPU type to the forward asymptote (FLOP/s) of this framework's attention kernels; GPU types that
     it does not name keep their own figure. `*_exposed`: shares of communication that computation does not cover, of
@@ -62,6 +63,7 @@ class FrameworkConstants:
     micro_batch_s: Figure
     micro_batch_lora_s: Figure
     onload_s: Figure
+    platforms: Mapping[str, Figure]
     elementwise: Figure
     logit_bytes: Figure
     lora_traffic: Figure
@@ -109,6 +111,12 @@ def attention_asymptote(constants: FrameworkConstants, accelerator: str) -> floa
     """Return the forward rate (FLOP/s) of the framework's attention kernels, None for the accelerator's own figure."""
     figure = constants.attention.get(gpu_type(accelerator))
     return None if figure is None else figure.value
+
+
+def platform_factor(constants: FrameworkConstants, accelerator: str) -> float:
+    """Return the factor on whole passes on this GPU type."""
+    figure = constants.platforms.get(gpu_type(accelerator))
+    return 1.0 if figure is None else figure.value
 
 
 def tensor_exposed(constants: FrameworkConstants, flags: frozenset[str]) -> float:

@@ -18,6 +18,24 @@ from rpegc.lengths import Lengths
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """Speculative decoding: `draft_tokens` are proposed each step, of which `accepted_share` hold in the mean.
+
+    A draft costs `draft_share` of a pass through the model (a layer for multi-token prediction, a small model's size
+    over that of the large one). Samples follow the same distribution (Leviathan et al., arXiv 2211.17192).
+    """
+
+    draft_tokens: int
+    accepted_share: float
+    draft_share: float
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step adds to a sequence: the model's own, and the drafts that hold."""
+        return 1.0 + self.draft_tokens * self.accepted_share
+
+
+@dataclass(frozen=True, slots=True)
 class StageWork:
     """The work of one stage in one RL step.
 
@@ -52,6 +70,7 @@ class StageWork:
     engine_flags: frozenset[str] = frozenset()
     double_buffered: bool = False
     samples_in_flight_steps: int = 1
+    speculation: Speculation | None = None
     turns: int = 1
     observation_tokens: float = 0.0
     turn_cpu_seconds: float = 0.0

@@ -131,6 +131,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
             memory_shortest=min((p.fit_probability for p in memory), default=1.0),
             devices=devices,
             stages=stages,
+            measurement=schedule.best_measurement(),
         ),
         bottleneck=schedule.bottleneck(period_s),
     )
@@ -288,7 +289,11 @@ def _runs_far_ahead(request: Request) -> bool:
 
 
 def _warnings(
-    request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
+    request: Request,
+    memory_shortest: float,
+    devices: Devices,
+    stages: tuple[PlannedStage, ...],
+    measurement: tuple[str, float, float] | None,
 ) -> tuple[str, ...]:
     lines = []
     if devices.nodes < request.nodes:
@@ -309,6 +314,12 @@ def _warnings(
         lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
     if any("gh200" in name for name in (request.machine.name, *(pool.machine.name for pool in request.pools))):
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    if measurement is not None:
+        stage, before, after = measurement
+        lines.append(
+            f"timing `{stage}` once on this machine would narrow the interval of the step most: its ends would lie a "
+            f"factor {after:.1f} apart, not {before:.1f}"
+        )
     for role, model in request.pipeline["architectures"].items():
         lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]
     if request.pipeline.get("data") is None:

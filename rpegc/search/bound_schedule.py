@@ -12,6 +12,9 @@ from rpegc.plan import PlannedStage
 from rpegc.search.solver.problem import Choice
 from rpegc.target import Mesh
 
+MEASURED = (0.9, 1.1)
+"""Interval of a stage that was timed on the machine itself: steps of one run vary by about a tenth."""
+
 
 class BoundSchedule:
     """A plan's order of stages, whose period can be evaluated again at other stage times."""
@@ -46,12 +49,34 @@ class BoundSchedule:
         ends = [edge.source for edge in self._graph.into(name)] + [edge.target for edge in self._graph.out_of(name)]
         return tuple(self._meshes[end] for end in ends if end in self._meshes)
 
-    def _at(self, side: int | None) -> PeriodResult | None:
+    def _at(self, side: int | None, measured: str = "") -> PeriodResult | None:
+        """Evaluate the period with every stage at one side of its interval, or at its own time (None).
+
+        The stage `measured` has the interval of a measurement.
+        """
         seconds = {
-            stage.name: Fraction(self._milliseconds[stage.name]) * Fraction(1 if side is None else stage.interval[side])
+            stage.name: Fraction(self._milliseconds[stage.name])
+            * Fraction(1 if side is None else (MEASURED if stage.name == measured else stage.interval)[side])
             for stage in self._stages
         }
         return evaluate(self._graph, seconds, self._windings, None)
+
+    def best_measurement(self) -> tuple[str, float, float] | None:
+        """Return the stage whose measurement narrows the period's interval most, and high over low before and after.
+
+        None where no measurement narrows it by a tenth.
+        """
+        low, high = self.interval_s()
+        before = high / low if low > 0 else 1.0
+        found: tuple[str, float, float] | None = None
+        for stage in self._stages:
+            ends = [self._at(side, stage.name) for side in (0, 1)]
+            after = before
+            if ends[0] is not None and ends[1] is not None and ends[0].period > 0:
+                after = float(ends[1].period / ends[0].period)
+            if after < 0.9 * before and (found is None or after < found[2]):
+                found = (stage.name, before, after)
+        return found
 
     def interval_s(self) -> tuple[float, float]:
         """Return the period with every stage at the low end of its interval, and at the high end (fully correlated)."""

@@ -32,7 +32,9 @@ def validate(folder: Path | None, family: str | None) -> list[FamilyResult]:
     results = evaluate(Folder(folder), [family] if family else list(FAMILIES))
     if not results:
         where = f"the folder `{folder}` has" if folder else "the package has"
-        raise InputError(f"{where} no rows to validate: files are called train_*, comm_* and kernel_aic_*.csv")
+        raise InputError(
+            f"{where} no rows to validate: files are called train_*, comm_*, kernel_aic_*, gen_* and rl_*.csv"
+        )
     return results
 
 
