@@ -53,11 +53,16 @@ def compile_command(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="File that keeps what is solved.", show_default="none")
     ] = None,
+    flavour: Annotated[
+        str,
+        typer.Option("--flavour", help="Trainer on deepspeed: trl or openrlhf.", show_default="pipeline's"),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
-    from rpegc.compiler import Options, compile_to_folder
+    from rpegc.compiler import compile_to_folder
     from rpegc.report.terminal import console, summary
+    from rpegc.setting import Options
 
     options = Options(
         space=space,
@@ -67,6 +72,7 @@ def compile_command(
         trials=trials,
         storage=storage,
         checkpoint=checkpoint,
+        flavour=flavour,
     )
     with console(stderr=True).status("reading") as status:
         plan, folder = compile_to_folder(pipeline, output, options, status.update)
