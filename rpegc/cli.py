@@ -1,6 +1,6 @@
 """The command line: verbs and their options, no logic.
 
-Exit codes: 0 done, 1 a bar is missed (validate), 2 wrong input, 3 nothing fits, 4 our fault.
+Exit codes: 0 done, 1 a check did not hold (validate, compare --exit-code), 2 wrong input, 3 nothing fits, 4 our fault.
 
 Heavy modules are imported inside the verbs, so that `rpegc --help` answers at once.
 """
@@ -28,6 +28,9 @@ app = typer.Typer(
 
 PipelineArgument = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE", show_default=False)]
 FolderArgument = Annotated[Path, typer.Argument(help="A compiled folder, or its plan.json.", show_default=False)]
+PlanOrPipeline = Annotated[
+    Path, typer.Argument(help="A compiled folder, its plan.json, or a pipeline file.", show_default=False)
+]
 SpaceOption = Annotated[str, typer.Option("--space", help="Search space: quick, default or exhaustive.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -106,6 +109,62 @@ def inspect_command(
         sys.stdout.write(plan.to_json())
     else:
         render(plan, _visible(str(folder.parent if folder.name == "plan.json" else folder)), console())
+
+
+@app.command("explain")
+def explain_command(
+    plan: PlanOrPipeline,
+    why_not: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--why-not", help="Condition KEY=VALUE: tp=8, rollout.nodes=2, staleness=1, mode=sync, a pass=on."
+        ),
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option("--space", help="Search space.", show_default="the plan's, else default")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the solver.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a plan is as it is, and why it is not another."""
+    from rpegc.explain.ask import answer
+    from rpegc.report.answers import show_explanation, show_verdict
+    from rpegc.report.terminal import console
+
+    with console(stderr=True).status("reading") as status:
+        explanation, verdicts = answer(plan, why_not or [], space, seed, status.update)
+    if as_json:
+        document = {"verdicts": [v.document() for v in verdicts]} if why_not else explanation.document()
+        typer.echo(json.dumps(document, indent=2))
+    elif why_not:
+        for verdict in verdicts:
+            show_verdict(verdict, console())
+    else:
+        show_explanation(explanation, console())
+
+
+@app.command("compare")
+def compare_command(
+    first: FolderArgument,
+    second: FolderArgument,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the plans differ.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how two plans differ: decisions, figures, seconds term by term, memory."""
+    from dataclasses import asdict
+
+    from rpegc.difference import difference
+    from rpegc.plan import read_plan
+    from rpegc.report.answers import show_difference
+    from rpegc.report.terminal import console
+
+    found = difference(read_plan(first), read_plan(second), (_visible(str(first)), _visible(str(second))))
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"same": found.same}, indent=2))
+    else:
+        show_difference(found, console())
+    if exit_code and not found.same:
+        raise typer.Exit(1)
 
 
 @app.command("list")

@@ -173,7 +173,7 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
         raise NothingFits(problem.message, problem.term, _remedy(setting)) from None
-    return _plan(setting, outcome)
+    return bound_plan(setting, outcome)
 
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
@@ -282,14 +282,19 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     """Price and solve the structures; the outcome's winner is None if nothing fits."""
     cache = TableCache()
     progress("pricing")
-    variants = _variants(setting, graphs, cache)
+    variants = variants_of(setting, graphs, cache)
     progress("searching")
+    return decide(setting, variants)
+
+
+def decide(setting: Setting, variants: tuple[Variant, ...]) -> Outcome:
+    """Solve priced structures; the outcome's winner is None if nothing fits."""
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
     return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
 
 
-def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
+def variants_of(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
     """Price the structures; one in which some stage has no layout is passed over, unless all are such."""
     variants: list[Variant] = []
     problems: list[InputError | NothingFits] = []
@@ -343,7 +348,8 @@ def _link(setting: Setting) -> Link | None:
     return link_between(one, other, setting.pipeline.spec.cluster.pools.link_bandwidth)
 
 
-def _plan(setting: Setting, outcome: Outcome) -> Plan:
+def bound_plan(setting: Setting, outcome: Outcome) -> Plan:
+    """Return the plan of a search that found one, with its simulation."""
     assert outcome.winner is not None, "a plan needs a winner"
     setting = setting.of_engine(outcome.winner.variant.graph.engine)
     pipeline, capabilities = setting.pipeline, setting.context.capabilities

@@ -221,8 +221,12 @@ def _next(plan: Plan, folder: str) -> RenderableType:
     )
 
 
-def _table(*columns: str) -> Table:
+def grid(*columns: str) -> Table:
+    """Return an empty table without lines, with these columns (none: no header)."""
     table = Table(box=None, pad_edge=True, show_header=bool(columns), header_style="dim")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+_table = grid
