@@ -167,6 +167,54 @@ def compare_command(
         raise typer.Exit(1)
 
 
+@app.command("sweep")
+def sweep_command(
+    pipeline: PipelineArgument,
+    nodes: Annotated[str | None, typer.Option("--nodes", help="Numbers of nodes: 4,8,16.")] = None,
+    staleness: Annotated[str | None, typer.Option("--staleness", help="Allowed staleness bounds: 0,1.")] = None,
+    response_tokens: Annotated[
+        str | None, typer.Option("--response-tokens", help="Mean response tokens; p99 and max scale with them.")
+    ] = None,
+    batch: Annotated[str | None, typer.Option("--batch", help="Prompts a step: 64,128.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Targets: verl,native.")] = None,
+    hardware: Annotated[str | None, typer.Option("--hardware", help="Machines: gh200-alps,dgx-h100.")] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Show the front; nodes and staleness run up to the pipeline's own.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a plot to this .svg or .html file.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes.")] = 1,
+    space: SpaceOption = "default",
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the solver.")] = 1,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
+    ] = 0.01,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a pipeline at many points: a table, a CSV file, a plot, the Pareto front."""
+    from rpegc.compiler import Options
+    from rpegc.report.sweeps import show_sweep
+    from rpegc.report.terminal import console, counting
+    from rpegc.sweep.files import check_files, write_sweep
+    from rpegc.sweep.points import read_axis
+    from rpegc.sweep.run import sweep
+
+    given = {"nodes": nodes, "staleness": staleness, "response-tokens": response_tokens, "batch": batch}
+    given |= {"target": target, "hardware": hardware}
+    axes = {name: read_axis(f"--{name}", text) for name, text in given.items() if text is not None}
+    check_files(csv, plot)
+    options = Options(space=space, seed=seed, tolerance=tolerance)
+    with counting(console(stderr=True), "points") as done:
+        found = sweep(pipeline, axes, options, workers, pareto, done)
+    write_sweep(found, csv, plot)
+    if as_json:
+        typer.echo(json.dumps(found.document(), indent=2))
+    else:
+        show_sweep(found, console(), only_front=pareto)
+    if found.interrupted:
+        raise typer.Exit(130)
+
+
 @app.command("list")
 def list_command(
     what: Annotated[str, typer.Argument(help="models, hardware, presets, passes, backends, spaces or sites.")],

@@ -161,18 +161,22 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
 
 
 def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
-    """Return the best plan of a setting. Raises InputError or NothingFits."""
-    progress("rewriting")
-    graphs = structures(setting)
+    """Return the best plan of a setting. Raises InputError, or NothingFits with the smallest change that would fit."""
     try:
-        outcome = search(setting, graphs, progress)
-        if outcome.winner is None and outcome.interrupted:
-            raise KeyboardInterrupt
-        if outcome.winner is None:
-            raise _nothing_fits(setting, outcome)
+        return fitting_plan(setting, progress)
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
         raise NothingFits(problem.message, problem.term, _remedy(setting)) from None
+
+
+def fitting_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
+    """Return the best plan of a setting. Raises InputError, or NothingFits without looking for what would fit."""
+    progress("rewriting")
+    outcome = search(setting, structures(setting), progress)
+    if outcome.winner is None and outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.winner is None:
+        raise _nothing_fits(setting, outcome)
     return bound_plan(setting, outcome)
 
 

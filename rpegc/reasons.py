@@ -154,3 +154,54 @@ class Verdict:
             "notes": list(self.notes),
             "difference": asdict(self.difference) if self.difference else None,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One point of a sweep: its values by axis, and its plan's figures, or why there is none.
+
+    `status` is "proven" or "limit" (the search's own), "does not fit", "refused" or "interrupted". `front` says that
+    no other point of the same workload is at least as good in step time, GPU-hours, money and staleness and better in
+    one.
+    """
+
+    values: dict[str, str]
+    status: str
+    reason: str = ""
+    period_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    lower_bound_s: float | None = None
+    gpu_hours: float | None = None
+    usd: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    mfu: float | None = None
+    gpus: int | None = None
+    idle_gpus: int | None = None
+    staleness: int | None = None
+    mode: str = ""
+    front: bool = False
+
+    @property
+    def costs(self) -> tuple[float, ...] | None:
+        """Step time, GPU-hours, money (0 where unknown) and staleness; None without a plan."""
+        if self.period_s is None or self.gpu_hours is None:
+            return None
+        return self.period_s, self.gpu_hours, self.usd or 0.0, float(self.staleness or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A table of points: the axes that were varied, in order, with their values, and a row a point."""
+
+    name: str
+    axes: dict[str, tuple[str, ...]]
+    rows: tuple[SweepRow, ...]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether some points were not tried."""
+        return any(row.status == "interrupted" for row in self.rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the table as JSON types."""
+        return asdict(self)
