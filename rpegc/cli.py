@@ -11,7 +11,7 @@ import json
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,6 +46,12 @@ def compile_command(
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
     ] = 0.01,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="Take the plan of the least expected period under the intervals.")
+    ] = False,
+    candidates: Annotated[
+        int, typer.Option("--candidates", min=1, max=9, help="Also write a race of so many unlike plans.")
+    ] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
@@ -53,11 +59,21 @@ def compile_command(
     from rpegc.report.terminal import console, summary
 
     options = Options(space=space, seed=seed, tolerance=tolerance)
+    weighed: tuple[Any, ...] = ()
     with console(stderr=True).status("reading") as status:
-        plan, folder = compile_to_folder(pipeline, output, options, status.update)
+        if robust or candidates > 1:
+            from rpegc.explain.compile import compile_among
+
+            plan, folder, weighed = compile_among(pipeline, output, options, robust, candidates, status.update)
+        else:
+            plan, folder = compile_to_folder(pipeline, output, options, status.update)
     if as_json:
         sys.stdout.write(plan.to_json())
     else:
+        if weighed:
+            from rpegc.report.answers import show_odds
+
+            show_odds(weighed, console())
         summary(plan, _visible(str(folder)), console())
     if plan.search.status == "interrupted":
         raise typer.Exit(130)

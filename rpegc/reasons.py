@@ -205,3 +205,17 @@ class Sweep:
     def document(self) -> dict[str, Any]:
         """Return the table as JSON types."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """A plan among its alternatives: its expected period under the intervals, and how often the chosen plan is faster.
+
+    `beaten` is the probability that the chosen plan has the shorter period; None for the chosen plan itself.
+    """
+
+    plan: Plan
+    expected_s: float
+    low_s: float
+    high_s: float
+    beaten: float | None

@@ -50,16 +50,7 @@ class _Schedule:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._times = {s.name: Fraction(math.ceil(s.seconds * 1000.0 - 1e-6)) for s in plan.stages}
-        period_ms = max(1, math.ceil(round(plan.period_s * 1000.0, 6)))
-        start_ms = {stage.name: round(stage.start_s * 1000.0) for stage in plan.stages}
-        self._windings = {
-            (u.name, v.name): (start_ms[v.name] - start_ms[u.name]) // period_ms
-            for u, v in combinations(plan.stages, 2)
-            if self._times[u.name] and self._times[v.name] and self._exclusive(u.name, v.name)
-        }
-
-    def _exclusive(self, first: str, second: str) -> bool:
-        return any(a.overlaps(b) for a in occupied(self._plan, first) for b in occupied(self._plan, second))
+        self._windings = windings_of(plan)
 
     def at(self, changes: Mapping[str, Fraction]) -> PeriodResult:
         """Return the period with the times of some stages multiplied, in the planned order."""
@@ -87,6 +78,19 @@ class _Schedule:
                 lever = float((now.period - self.at({name: FASTER}).period) / now.period / (1 - FASTER))
             rows.append(Share(name, float(time) / 1000.0, name in now.critical, lever))
         return tuple(sorted(rows, key=lambda row: (-row.lever, -row.seconds, row.stage)))
+
+
+def windings_of(plan: Plan) -> dict[tuple[str, str], int]:
+    """Return the order of each pair of stages that exclude each other: v of step i runs after u of step i + k."""
+    period_ms = max(1, math.ceil(round(plan.period_s * 1000.0, 6)))
+    start_ms = {stage.name: round(stage.start_s * 1000.0) for stage in plan.stages}
+    return {
+        (u.name, v.name): (start_ms[v.name] - start_ms[u.name]) // period_ms
+        for u, v in combinations(plan.stages, 2)
+        if u.seconds
+        and v.seconds
+        and any(a.overlaps(b) for a in occupied(plan, u.name) for b in occupied(plan, v.name))
+    }
 
 
 def occupied(plan: Plan, name: str) -> tuple[Mesh, ...]:

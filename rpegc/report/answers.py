@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from rpegc.reasons import Difference, Explanation, Figure, Verdict
+from rpegc.reasons import Difference, Explanation, Figure, Odds, Verdict
 from rpegc.report.terminal import grid
+from rpegc.target import describe_layout
 from rpegc.units import format_bytes, format_count, format_seconds
 
 SHOWN_TERMS = 12
@@ -98,6 +101,35 @@ def show_difference(found: Difference, console: Console) -> None:
         _figures(found, tuple(row for row in figures if abs(row.change) >= least)[:SHOWN_TERMS], console)
     _title(console, "GPU memory by phase")
     _figures(found, tuple(row for row in found.memory if row.change), console)
+
+
+def show_odds(weighed: Sequence[Odds], console: Console) -> None:
+    """Print plans among each other: the chosen one first."""
+    _title(console, "Odds under the 80 % intervals")
+    table = grid("plan", "period", "expected", "80 % interval", "chosen is faster", "differs in")
+    for number, row in enumerate(weighed, start=1):
+        differing = difference_words(weighed[0], row) if number > 1 else ""
+        table.add_row(
+            "chosen" if number == 1 else str(number),
+            format_seconds(row.plan.period_s),
+            format_seconds(row.expected_s),
+            f"{format_seconds(row.low_s)} .. {format_seconds(row.high_s)}",
+            "" if row.beaten is None else f"{row.beaten:.0%}",
+            escape(differing),
+        )
+    console.print(table)
+    console.print()
+
+
+def difference_words(first: Odds, other: Odds) -> str:
+    """Return where two plans run stages: mode, placement and meshes, and the degrees of what each stage runs with."""
+    words = []
+    for stage in other.plan.stages:
+        mine = next((s for s in first.plan.stages if s.name == stage.name), None)
+        if stage.layout is not None and (mine is None or mine.layout != stage.layout):
+            words.append(f"{stage.name}: {describe_layout(stage.layout)}")
+    mode = [other.plan.graph.mode] if other.plan.graph.mode != first.plan.graph.mode else []
+    return "; ".join([*mode, *words][:2])
 
 
 def _figures(found: Difference, rows: tuple[Figure, ...], console: Console) -> None:
