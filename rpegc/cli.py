@@ -52,13 +52,31 @@ def compile_command(
     candidates: Annotated[
         int, typer.Option("--candidates", min=1, max=9, help="Also write a race of so many unlike plans.")
     ] = 1,
+    unrestricted: Annotated[
+        bool, typer.Option("--unrestricted", help="Also say what a plan without the target's limits would gain.")
+    ] = False,
+    trials: Annotated[int, typer.Option("--trials", min=0, max=1000, help="Knobs to try by simulation.")] = 0,
+    storage: Annotated[
+        Path | None, typer.Option("--storage", help="File that keeps the trials, to go on from.", show_default="none")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="File that keeps what is solved.", show_default="none")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
     from rpegc.compiler import Options, compile_to_folder
     from rpegc.report.terminal import console, summary
 
-    options = Options(space=space, seed=seed, tolerance=tolerance)
+    options = Options(
+        space=space,
+        seed=seed,
+        tolerance=tolerance,
+        unrestricted=unrestricted,
+        trials=trials,
+        storage=storage,
+        checkpoint=checkpoint,
+    )
     weighed: tuple[Any, ...] = ()
     with console(stderr=True).status("reading") as status:
         if robust or candidates > 1:
@@ -255,22 +273,34 @@ def validate_command(
     ] = None,
     family: Annotated[str | None, typer.Option("--family", help="Only this family.", show_default="all")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    as_bands: Annotated[bool, typer.Option("--bands", help="Print the 80 % bands that prices rest on.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots here.")] = None,
+    expected: Annotated[
+        bool, typer.Option("--expected", help="Take the known misses: fail only where a family got worse.")
+    ] = False,
 ) -> None:
     """Compare prices with published measurements; exit with 1 if a family misses its bar."""
     from rpegc.report.terminal import console, listing
-    from rpegc.validate.report import markdown, passes, skipped_lines, table, to_json, validate
+    from rpegc.validate.expected import regressions
+    from rpegc.validate.report import bands, markdown, passes, skipped_lines, table, to_json, validate, write_page
 
-    if as_json and as_markdown:
-        raise InputError("--json and --markdown are two forms of one answer: give one of them")
+    if as_json + as_markdown + as_bands > 1:
+        raise InputError("--json, --markdown and --bands are forms of one answer: give one of them")
     results = validate(data, family)
-    if as_json or as_markdown:
-        typer.echo(to_json(results) if as_json else markdown(results))
+    if as_json or as_markdown or as_bands:
+        typer.echo(to_json(results) if as_json else markdown(results) if as_markdown else bands(results))
     else:
         if rows := table(results):
             listing(rows, console())
         for line in skipped_lines(results):
             typer.echo(line)
-    if not passes(results):
+    if html is not None:
+        from rpegc.report.validation_page import page
+
+        write_page(html, page(json.loads(to_json(results))))
+    for line in (worse := regressions(results) if expected else []):
+        typer.echo(line, err=True)
+    if worse or not (expected or passes(results)):
         raise typer.Exit(1)
 
 

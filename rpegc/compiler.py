@@ -16,6 +16,7 @@ import backends
 import passes
 import search_spaces
 from backends.site import load_site
+from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.host_memory import node_terms, object_store_bytes
@@ -31,23 +32,27 @@ from rpegc.hardware import Machine, Pool, load_machine, machine_names
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
-from rpegc.plan import Plan, Simulation, Target
+from rpegc.knobs import Knobs, domain_of, knobs_in, tune, worth_it
+from rpegc.plan import Plan, Simulation, Target, Unrestricted
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
-from rpegc.rewrite import Context, run_passes
-from rpegc.search.assemble import Request, assemble
+from rpegc.rewrite import Context, Pass, run_passes
+from rpegc.search.assemble import Request, assemble, knobs_of_graph
 from rpegc.search.build import build
+from rpegc.search.checkpoint import remembering
 from rpegc.search.choose import Outcome, Solver, Variant, choose
+from rpegc.search.conflict import smallest_conflict
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
 from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
+from rpegc.search.ladder import ladder_of
 from rpegc.search.meshes import mesh_menu, pool_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.remedy import smallest_change, smallest_pool_change
-from rpegc.search.solver.problem import Limit, Template
+from rpegc.search.solver.problem import Limit
 from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, pool_of, tabulate
 from rpegc.simulate import Trace, simulate
-from rpegc.target import Capabilities, MeshClass
+from rpegc.target import Capabilities, MeshClass, Tie
 
 Progress = Callable[[str], None]
 PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
@@ -61,12 +66,20 @@ SIMULATED_RESPONSES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver."""
+    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver.
+
+    `unrestricted` also searches without the target's limits; `trials` of knobs are simulated, kept in `storage`;
+    `checkpoint` keeps what was solved, so that a killed search goes on.
+    """
 
     space: str = "default"
     seed: int = 1
     tolerance: float = 0.01
     solver: Solver = solve_ilp
+    unrestricted: bool = False
+    trials: int = 0
+    storage: Path | None = None
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,13 @@ class Setting:
     engines: tuple[Capabilities, ...] = ()
     pools: tuple[Pool, ...] = ()
     """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
+
+    free: bool = False
+    """Whether the target's limits are set aside (see `unrestricted`)."""
+
+    def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
+        """Return the stages that the target runs with equal layout fields."""
+        return () if self.free else self.backend.ties_for(graph)
 
     @property
     def machines(self) -> dict[str, Machine]:
@@ -163,21 +183,89 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
 def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
     """Return the best plan of a setting. Raises InputError, or NothingFits with the smallest change that would fit."""
     try:
-        return fitting_plan(setting, progress)
+        outcome = _fitting(setting, progress)
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
-        raise NothingFits(problem.message, problem.term, _remedy(setting)) from None
+        raise NothingFits(problem.message, problem.term, _remedy(setting), _conflict(setting)) from None
+    plan = bound_plan(setting, outcome)
+    if setting.options.trials and not outcome.interrupted:
+        plan = _tuned(setting, plan, progress)
+    if setting.options.unrestricted and not outcome.interrupted:
+        plan = replace(plan, unrestricted=_without_limits(setting, plan, progress))
+    return plan
 
 
 def fitting_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
     """Return the best plan of a setting. Raises InputError, or NothingFits without looking for what would fit."""
+    return bound_plan(setting, _fitting(setting, progress))
+
+
+def _fitting(setting: Setting, progress: Progress) -> Outcome:
     progress("rewriting")
     outcome = search(setting, structures(setting), progress)
     if outcome.winner is None and outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.winner is None:
         raise _nothing_fits(setting, outcome)
-    return bound_plan(setting, outcome)
+    return outcome
+
+
+def _without_limits(setting: Setting, plan: Plan, progress: Progress) -> Unrestricted | None:
+    """Return what the best plan without the target's limits would gain; None if that search was interrupted."""
+    progress("searching without the target's limits")
+    free = unrestricted(setting)
+    outcome = search(free, structures(free), progress)
+    if outcome.winner is None or outcome.winner.solution.period is None or not outcome.winner.cost:
+        return None
+    period_s = float(outcome.winner.solution.period) / 1000.0
+    bound_s = period_s * min(1.0, outcome.bound_cost / outcome.winner.cost)
+    names = tuple(rewrite.name for rewrite in outcome.winner.variant.graph.rewrites)
+    return Unrestricted(period_s, bound_s, 1.0 - period_s / plan.period_s, names)
+
+
+def _tuned(setting: Setting, plan: Plan, progress: Progress) -> Plan:
+    """Return the plan with the best knobs that a few trials find: solved at each, judged by simulation."""
+    cache, allow, options = TableCache(), setting.context.allow, setting.options
+
+    def evaluate(wanted: Knobs) -> Plan | None:
+        progress(f"knobs: {wanted.chunks} chunks, tail {wanted.tail_share:g}, staleness {wanted.staleness}")
+        graphs = structures(setting, passes.with_knobs(wanted.chunks, wanted.tail_share))
+        chosen = [graph for graph in graphs if knobs_in(knobs_of_graph(graph)) == wanted]
+        variants = tuple(variant_of(setting, graph, cache) for graph in chosen)
+        limit = Limit(tolerance=options.tolerance, seed=options.seed, follow_up_time=0.0)
+        outcome = choose(variants, limit, solver_of(setting), 0.0, setting.pipeline.spec.objective)
+        return None if outcome.winner is None else bound_plan(setting, outcome)
+
+    domain = domain_of(setting.context.capabilities.structures, allow.max_staleness)
+    gains = worth_it(plan, allow.minimum_gain)
+    return tune(plan, evaluate, domain, options.trials, options.seed, options.storage, gains).plan
+
+
+def solver_of(setting: Setting) -> Solver:
+    """Return the solver of a setting, which keeps what it solved if there is a checkpoint."""
+    options = setting.options
+    return remembering(options.solver, options.checkpoint) if options.checkpoint else options.solver
+
+
+def _conflict(setting: Setting) -> tuple[str, ...]:
+    """Return the fewest of the user's fixed fields that no plan satisfies together; () if they are not to blame."""
+    fixed = setting.pipeline.spec.fix
+    entries = [(stage, field) for stage, fields in fixed.items() for field in fields]
+    if not entries:
+        return ()
+
+    def holds(kept: tuple[tuple[str, str], ...]) -> bool:
+        fix = {stage: {f: v for f, v in fields.items() if (stage, f) in kept} for stage, fields in fixed.items()}
+        pipeline = replace(setting.pipeline, spec=setting.pipeline.spec.model_copy(update={"fix": fix}))
+        options = replace(setting.options, space="quick", tolerance=0.9, checkpoint=None)
+        try:
+            attempt = setting_of(pipeline, options)
+            return search(attempt, structures(attempt)[:1]).winner is not None
+        except (InputError, NothingFits):
+            return False
+
+    found = smallest_conflict(entries, holds)
+    return tuple(f"fix.{stage}.{field}: {fixed[stage][field]}" for stage, field in found)
 
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
@@ -232,8 +320,19 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)
 
 
-def structures(setting: Setting) -> tuple[Graph, ...]:
-    """Run the passes for each training engine and return every structure that the target can express.
+def unrestricted(setting: Setting) -> Setting:
+    """Return the setting without the target's limits: every structure, placement and layout that rpegc knows.
+
+    Prices are those of the native engine.
+    """
+    names = frozenset(rewrite.name for rewrite in passes.default_passes())
+    free = free_capabilities(names)
+    work = replace(setting.work, framework=free.name, engine_class=free.engine_class, class_for=free.class_for)
+    return replace(setting, context=replace(setting.context, capabilities=free), work=work, engines=(free,), free=True)
+
+
+def structures(setting: Setting, rewrites: tuple[Pass, ...] | None = None) -> tuple[Graph, ...]:
+    """Run the passes (all, unless told otherwise) for each engine; return the structures that the target can express.
 
     An engine that refuses a value of `fix:` is left out, unless all of them do.
     """
@@ -241,7 +340,7 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     problems: list[InputError] = []
     for engine in setting.engines:
         try:
-            found += _structures_of(setting.of_engine(engine.engine))
+            found += _structures_of(setting.of_engine(engine.engine), rewrites)
         except InputError as problem:
             problems.append(problem)
     if not found:
@@ -249,15 +348,15 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     return tuple(found)
 
 
-def _structures_of(setting: Setting) -> tuple[Graph, ...]:
+def _structures_of(setting: Setting, rewrites: tuple[Pass, ...] | None) -> tuple[Graph, ...]:
     graph = expand(setting.pipeline)
     fixed = setting.pipeline.fixed()
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
-    graphs = run_passes(passes.default_passes(), graph, setting.context, verify)
+    graphs = run_passes(rewrites or passes.default_passes(), graph, setting.context, verify)
     if not graphs:
         raise _no_placement(setting, graph)
     for graph in graphs:
-        check_ties(graph, fixed, setting.backend.ties_for(graph))
+        check_ties(graph, fixed, setting.ties_for(graph))
     return tuple(with_fixed(graph, fixed, setting.context.capabilities) for graph in graphs)
 
 
@@ -295,7 +394,7 @@ def decide(setting: Setting, variants: tuple[Variant, ...]) -> Outcome:
     """Solve priced structures; the outcome's winner is None if nothing fits."""
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
-    return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
+    return choose(variants, limit, solver_of(setting), gain, setting.pipeline.spec.objective)
 
 
 def variants_of(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
@@ -330,8 +429,8 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
         graph,
         tables,
         sync_prices(graph, tables, works, machine, pools, _link(setting)),
-        setting.backend.ties_for(graph),
-        (Template(graph.tree, homes),),
+        setting.ties_for(graph),
+        ladder_of(graph.tree, homes),
         MeshClass(setting.nodes, max([machine.gpus_per_node, *(pool.gpus_per_node for pool in pools.values())])),
         (device, host - _sum(setting.node_terms(works))),
         {pool: (gpu, node - _sum(terms)) for pool, ((gpu, node), terms) in limits.items()},
@@ -375,7 +474,7 @@ def bound_plan(setting: Setting, outcome: Outcome) -> Plan:
         tolerance=setting.options.tolerance,
         usd_per_gpu_hour=setting.usd_per_gpu_hour,
         max_staleness=setting.context.allow.max_staleness,
-        partial_rollout=setting.context.allow.partial_rollout,
+        partial_rollout=setting.context.allow.partial_rollout and "partial-rollout" not in capabilities.structures,
         idle_reason=_idle_reason(setting, outcome.winner.variant, works),
         pools=setting.pools,
         pool_limits=setting.pool_limits(works),

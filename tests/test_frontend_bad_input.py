@@ -57,7 +57,7 @@ EDITS = [
     ("nodes: 2", "nodes: two", "12:40", "is the text `two`, but must be a whole number", ""),
     ("nodes: 2", "nodes: 2.0", "12:40", "is `2.0`, but must be a whole number", ""),
     ("nodes: 2", "nodes: true", "12:40", "is true, but must be a whole number", ""),
-    ("nodes: 2", "nodes: ", "12:33", "`cluster.nodes` is empty, but must be a whole number", ""),
+    ("nodes: 2", "nodes: ", "12:33", "`cluster.nodes` is missing", "write `hardware` and `nodes`, or `pools"),
     ("nodes: 2", "nodes: 3000", "12:40", "gh200-alps has 2688 nodes; cluster.nodes is 3000", ""),
     ("prompts_per_step: 64", "prompts_per_step: 50000000", "6:21", "50000000 * 8 = 400000000", ""),
     ("prompts_per_step: 64", "prompts_per_step: 65", "10:25", "65 = 32 * 2 + 1", "1 or 5 would divide 65"),
@@ -76,7 +76,7 @@ EDITS = [
     (RESPONSES, "{fixed: 99999}", "9:28", "at most the positions of `actor` (Qwen/Qwen3-8B)", ""),
     (RESPONSES, "{histogram: absent.csv, max: 10}", "9:32", "absent.csv does not exist", ""),
     # models and machines
-    (ACTOR, "{config: Qwen/Qwen3-9B}", "4:19", "Qwen/Qwen3-9B", "did you mean `Qwen/Qwen3-8B`?"),
+    (ACTOR, "{config: Qwen/Qwen3-9B}", "4:19", "Qwen/Qwen3-9B", "did you mean `Qwen/Qwen3.5-9B`?"),
     (ACTOR, "{config: absent/config.json}", "4:19", "absent/config.json", ""),
     (ACTOR, "Qwen/Qwen3-8B", "4:10", "`models.actor` is the text `Qwen/Qwen3-8B`, but must be a block", ""),
     ("  actor:", "  aktor:", "3:1", "`models.actor` is missing", "did you mean `aktor`?"),

@@ -160,6 +160,13 @@ def test_a_users_stage_works_on_all_that_was_generated() -> None:
     assert sequences("dapo", stages=stages)["verify"] == 384 * 8
 
 
+def test_a_users_stage_reads_the_greedy_responses_only_if_it_says_so() -> None:
+    probe = "{{probe: {{op: forward, model: actor, in: [{}]}}}}"
+    one = sequences("remax", workload=workload(samples=4), stages=probe.format("sequences"))
+    both = sequences("remax", workload=workload(samples=4), stages=probe.format("sequences, greedy_sequences"))
+    assert (one["probe"], both["probe"]) == (256 * 4, 256 * 5)
+
+
 REFUSED = {
     "a group of one": ("rloo", {"workload": workload(samples=1)}, "rloo compares the samples of one prompt", ""),
     "pairs of four": ("dpo", {"workload": workload(samples=4)}, "must be 2, is 4", "chosen and a rejected"),

@@ -120,7 +120,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         file.write_bytes(text)
         module = ONE_STEP_OFF_DRIVER if name == "one-step-off" else DRIVER
         requests.append({"module": module, "overrides": str(file), "select": SELECT})
-    return dict(zip(texts, run(python, "compose.py", requests, folder, limit_s=120), strict=True))
+    return dict(zip(texts, run(python, "compose.py", requests, folder, limit_s=300), strict=True))
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -35,11 +35,15 @@ ATTENTION_BACKWARD = assumed(
 )
 ELEMENTWISE_BACKWARD = assumed(1.6, "backward reads the saved input besides the gradient")
 OPTIMIZER_BYTES = assumed(30.0, "AdamW reads weight, gradient, two moments and writes weight, moments, BF16 copy")
-GROUPED_GEMM_SHARE = fitted(0.79)
+GROUPED_GEMM_SHARE = fitted(0.76)
 FP8_CAST_BYTES = fitted(1.53)
 NVFP4_SPEEDUP = fitted(3.1, "fitted to NVFP4 rows of the NVIDIA Megatron-Bridge performance summary (Blackwell)")
 FP8_ROWWISE_SPEEDUP = fitted(1.05, "fitted to torchtitan rows of 2025-06: scaling by row costs what FP8 gains")
 UNFUSED_SCORE_SHARE = assumed(0.5, "batched products with an inner size of one head reach half of the GEMM asymptote")
+OFFSET_SCORE_BYTES = (
+    Figure(8.0, "spec", "BF16 scores written, read and written by a fused softmax without dropout, read"),
+    Figure(12.0, "spec", "the same backwards: two products and the softmax"),
+)
 RECURRENCE_SHARE = assumed(
     0.25,
     "chunked scans multiply tiles of 64 to 128: small products at a quarter of the GEMM asymptote; form: arXiv "
@@ -48,6 +52,12 @@ RECURRENCE_SHARE = assumed(
 KERNEL_LAUNCH_S = assumed(6.0 * MICROSECOND, "launch of one kernel from the host")
 KERNELS_PER_LAYER = assumed(26.0, "kernels of one dense layer and direction")
 KERNELS_PER_MOE_LAYER = assumed(45.0, "kernels of one MoE layer and direction")
+QUANTIZED_WEIGHT_BYTES = Figure(
+    1.0, "spec", "weights gathered in INT8 blocks: half of BF16 (ZeRO++, arXiv 2306.10209, section 3.1)"
+)
+QUANTIZED_GRADIENT_BYTES = Figure(
+    1.0, "spec", "gradients reduced in INT4 by all-to-all: a quarter of FP32 on the wire (ZeRO++, section 3.3)"
+)
 LAYER_GATHER_S = fitted(120.0 * MICROSECOND)
 
 # Device memory.

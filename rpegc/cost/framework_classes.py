@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from rpegc.cost.constants import MEMORY_ROWS, PRETRAINING, RL_LOGS, assumed, fitted
+from rpegc.cost import rl_passes
+from rpegc.cost.constants import KERNEL_LAUNCH_S, MEMORY_ROWS, PRETRAINING, RECURRENCE_SHARE, RL_LOGS, assumed, fitted
 from rpegc.cost.framework import FrameworkConstants
 from rpegc.cost.roofline import FP8_SPEEDUP_HOPPER
 from rpegc.hardware import Figure
@@ -23,6 +24,7 @@ PHYSICS = FrameworkConstants(
     micro_batch_s=assumed(0.0, "covered by the other constants of this class"),
     micro_batch_lora_s=assumed(0.0, "covered by the other constants of this class"),
     onload_s=assumed(0.0, "no row of this class offloads parameters"),
+    platforms=MappingProxyType({}),
     elementwise=assumed(1.0, "fused kernels"),
     logit_bytes=assumed(8.0, "FP32 logits written and read"),
     lora_traffic=fitted(0.58),
@@ -40,9 +42,11 @@ PHYSICS = FrameworkConstants(
     gradient_bytes=Figure(4.0, "spec", "gradients are reduced in FP32"),
     moe_layer_s=fitted(0.84 * MILLISECOND),
     permute_bytes=fitted(12.0),
+    expert_launch_s=assumed(0.0, "all experts in one grouped kernel"),
     host_factor=assumed(1.0, "launches without Python wrappers around every module"),
     fp8_gemm=FP8_SPEEDUP_HOPPER,
     score_bytes=(FUSED, FUSED),
+    recurrence_share=RECURRENCE_SHARE,
     selective_recompute=(("attention", 1.0),),
     update_s=assumed(0.035, "launch, clipping, metrics and data loading per optimizer update"),
     imbalance=assumed(1.0, "sequences are dealt out without regard to their lengths"),
@@ -63,21 +67,23 @@ _BEHIND_WEIGHT_GRADIENTS = assumed(
 _MEGATRON = replace(
     PHYSICS,
     name="megatron",
-    tensor_exposed=fitted(0.673),
+    tensor_exposed=fitted(0.713),
     tensor_backward=_BEHIND_WEIGHT_GRADIENTS,
-    data_exposed=fitted(0.422),
-    permute_bytes=fitted(8.31),
-    fp8_gemm=fitted(1.72),
+    data_exposed=fitted(0.457),
+    recurrence_share=fitted(0.0177),
+    permute_bytes=fitted(8.21),
+    fp8_gemm=fitted(1.73),
     gradient_bytes=Figure(2.0, "spec", "performance recipes of NVIDIA NeMo and Megatron-Bridge reduce BF16 gradients"),
-    moe_layer_s=fitted(0.167 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
-    attention=MappingProxyType({"H100": fitted(5.93e14), "H200": fitted(5.6e14)}),  # cuDNN of 2025, as the kernel table
-    known_on=("H100", "H200", "GH200", "A100", "B200", "GB200"),
+    moe_layer_s=fitted(0.164 * MILLISECOND, PRETRAINING + "; router captured in CUDA graphs"),
+    attention=MappingProxyType({"H100": fitted(6.28e14), "H200": fitted(5.6e14)}),  # cuDNN of 2025, as the kernel table
+    known_on=("H100", "H200", "GH200", "A100", "B200", "B300", "GB200", "GB300"),
 )
 _MEGATRON_EAGER = replace(
     _MEGATRON,
     name="megatron eager router",
-    moe_layer_s=fitted(1.11 * MILLISECOND),
-    permute_bytes=fitted(16.4),
+    expert_launch_s=KERNEL_LAUNCH_S,  # Transformer Engine loops over the experts
+    moe_layer_s=fitted(1.31 * MILLISECOND),
+    permute_bytes=fitted(10.4),
 )
 _NEMO = replace(_MEGATRON_EAGER, name="nemo 24", attention=MappingProxyType({}))  # cuDNN of 2024
 _MEGATRON_2021 = replace(
@@ -99,8 +105,8 @@ _MEGATRON_2022 = replace(_MEGATRON_2021, name="megatron-lm", tensor_backward=_BE
 _MPT = replace(
     PHYSICS,
     name="llm-foundry",
-    gather_exposed=fitted(0.528),
-    reduce_exposed=fitted(0.528),
+    gather_exposed=fitted(0.524),
+    reduce_exposed=fitted(0.524),
     fp8_gemm=fitted(1.71),
     attention=MappingProxyType({"H100": fitted(2.13e14)}),  # FlashAttention of 2023, written for A100
     full_shard_from=2,
@@ -109,9 +115,9 @@ _MPT = replace(
 _TORCHTITAN = replace(
     PHYSICS,
     name="torchtitan",
-    tensor_exposed=fitted(0.868),
-    gather_exposed=fitted(0.561),
-    reduce_exposed=fitted(0.561),
+    tensor_exposed=fitted(0.869),
+    gather_exposed=fitted(0.562),
+    reduce_exposed=fitted(0.562),
     fp8_gemm=fitted(1.93),
     attention=MappingProxyType(
         {
@@ -133,19 +139,19 @@ _TORCHTITAN_2025 = replace(
 _PRIME = replace(
     PHYSICS,
     name="prime-rl",
-    elementwise=fitted(8.65),
+    elementwise=fitted(8.66),
     gather_exposed=fitted(0.332),
     reduce_exposed=fitted(0.332),
     logit_bytes=assumed(28.0, "FP32 log-probabilities and entropy"),
-    lora_traffic=fitted(2.47),
-    micro_batch_s=fitted(1.22 * MILLISECOND),
-    micro_batch_lora_s=fitted(1.22 * MILLISECOND),
-    moe_layer_s=fitted(3.87 * MILLISECOND),
+    lora_traffic=fitted(2.45),
+    micro_batch_s=fitted(1.23 * MILLISECOND),
+    micro_batch_lora_s=fitted(1.23 * MILLISECOND),
+    moe_layer_s=fitted(3.78 * MILLISECOND),
     attention=MappingProxyType(
         {
             "H100": fitted(6.47e14),  # FlashAttention-3
-            "H200": fitted(6.6e14),
-            "B200": Figure(3.37e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
+            "H200": fitted(6.61e14),
+            "B200": Figure(3.34e14, "measured", "FlashAttention-2 (Azure AI-benchmarking-guide @3371c0c3)"),
         }
     ),
     logit_memory_train=Figure(0.0, "fitted", MEMORY_ROWS + ": the RL loss runs in chunks"),
@@ -164,10 +170,11 @@ _PRIME_SFT = replace(
 _RL = replace(
     PHYSICS,
     name="unknown",
-    train_factor=fitted(1.59, RL_LOGS),
-    forward_factor=fitted(1.63, RL_LOGS),
-    moe_factor=fitted(1.63, RL_LOGS),
-    onload_s=fitted(1.4, RL_LOGS),
+    train_factor=rl_passes.UNKNOWN_TRAINING,
+    forward_factor=rl_passes.UNKNOWN_FORWARD,
+    moe_factor=rl_passes.MIXTURE,
+    onload_s=rl_passes.ONLOAD_S,
+    platforms=rl_passes.PLATFORMS,
     logit_bytes=assumed(28.0, "FP32 log-probabilities and entropy"),
     lora_traffic=assumed(0.0, "inside the time per micro-batch of adapter runs"),
     attention=MappingProxyType(
@@ -182,8 +189,8 @@ _RL = replace(
 _RL_FSDP = replace(
     _RL,
     name="unknown fsdp",
-    micro_batch_s=fitted(0.90 * MILLISECOND, RL_LOGS),
-    micro_batch_lora_s=fitted(2.6 * MILLISECOND, RL_LOGS),
+    micro_batch_s=rl_passes.MICRO_BATCH_FSDP_S,
+    micro_batch_lora_s=rl_passes.MICRO_BATCH_LORA_S,
     elementwise=assumed(3.5, "modules of Hugging Face transformers: norms and rotary embedding unfused, in FP32"),
     tensor_exposed=fitted(0.70),
     gather_exposed=fitted(0.70, RL_LOGS + "; verl leaves forward_prefetch off"),
@@ -194,30 +201,27 @@ _RL_MEGATRON = replace(
     _RL,
     name="unknown megatron",
     tensor_backward=_BEHIND_WEIGHT_GRADIENTS,
-    micro_batch_s=fitted(0.29 * MILLISECOND, RL_LOGS),
-    micro_batch_lora_s=fitted(0.29 * MILLISECOND, RL_LOGS),
+    micro_batch_s=rl_passes.MICRO_BATCH_MEGATRON_S,
+    micro_batch_lora_s=rl_passes.MICRO_BATCH_MEGATRON_S,
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
 )
 _BALANCED = assumed(0.1, "verl deals sequences out with the Karmarkar-Karp method (trainer.balance_batch)")
 
+_KNOWN_ON = {"verl": ("H100", "H800", "H20", "L20"), "nemo-rl": ("H100", "GB200")}
+
 CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
     {
-        ("verl", "fsdp"): replace(
-            _RL_FSDP,
-            name="verl fsdp",
-            train_factor=fitted(1.22, RL_LOGS),
-            forward_factor=fitted(1.11, RL_LOGS),
-            imbalance=_BALANCED,
-            known_on=("H100", "H800", "H20"),
-        ),
-        ("verl", "megatron"): replace(
-            _RL_MEGATRON,
-            name="verl megatron",
-            train_factor=fitted(1.40, RL_LOGS),
-            forward_factor=fitted(1.86, RL_LOGS),
-            imbalance=_BALANCED,
-            known_on=("H100", "H800", "H20"),
-        ),
+        **{
+            (framework, engine): replace(
+                _RL_MEGATRON if engine == "megatron" else _RL_FSDP,
+                name=f"{framework} {engine}",
+                train_factor=factor,
+                forward_factor=rl_passes.FORWARD_FACTORS[framework, engine],
+                imbalance=_BALANCED if framework == "verl" else _RL.imbalance,
+                known_on=_KNOWN_ON.get(framework, ()),
+            )
+            for (framework, engine), factor in rl_passes.TRAINING_FACTORS.items()
+        },
         ("deepspeed", "fsdp"): replace(
             _RL_FSDP,
             name="deepspeed",

@@ -18,13 +18,14 @@ from rpegc.cost.constants import (
     KERNELS_PER_LAYER,
     KERNELS_PER_MOE_LAYER,
     NVFP4_SPEEDUP,
-    RECURRENCE_SHARE,
+    OFFSET_SCORE_BYTES,
     UNFUSED_SCORE_SHARE,
 )
 from rpegc.cost.framework import attention_asymptote
 from rpegc.cost.gemm import gemm_seconds
 from rpegc.cost.roofline import attention_forward_seconds, elementwise_seconds
 from rpegc.cost.step_shape import StepShape
+from rpegc.hardware import Figure
 from rpegc.target import FloatArray, IntArray
 
 Seconds = tuple[FloatArray, FloatArray]
@@ -143,19 +144,16 @@ def mixer_channels(architecture: Architecture) -> float:
     return sum(mixer.layers / architecture.layers * mixer.channels for mixer in architecture.mixers)
 
 
-def unfused_attention(shape: StepShape) -> Seconds:
-    """Attention of Megatron-LM before 2023: two batched products over the whole square, and its traffic per score.
+def unfused_attention(shape: StepShape, heads: float, head_dim: float, score_bytes: tuple[Figure, Figure]) -> Seconds:
+    """Attention without a fused kernel: two batched products over the whole square, and its traffic per score.
 
     4 h d s FLOP per token forward and twice that backward, at half of the GEMM asymptote; `score_bytes` for mask,
     softmax and dropout. Source: arXiv 2104.04473, 2205.05198; share of the asymptote assumed.
     """
-    a = shape.architecture
-    scores = shape.tokens * a.heads / shape.tp * shape.span
+    scores = shape.tokens * heads / shape.tp * shape.span
     rate = UNFUSED_SCORE_SHARE.value * shape.machine.accelerator.gemm_sustained.value
-    products = 4.0 * scores * a.head_dim / rate
-    forward, backward = (
-        elementwise_seconds(shape.machine, each.value * scores) for each in shape.constants.score_bytes
-    )
+    products = 4.0 * scores * head_dim / rate
+    forward, backward = (elementwise_seconds(shape.machine, each.value * scores) for each in score_bytes)
     return products + forward, (2.0 * products + backward) * shape.training
 
 
@@ -163,23 +161,33 @@ def attention(shape: StepShape) -> Seconds:
     """Fused causal attention: 4 heads * head_dim FLOP per token and attended position, of which each GPU has 1/tp.
 
     Context and Ulysses parallelism split the tokens (or the heads) of longer micro-batches: the work per token stays.
-    Layers with a window attend to fewer positions; each kind of layer counts by its share.
+    Layers with a window attend to fewer positions; each kind of layer counts by its share. Where a framework's kernels
+    do not fuse attention, or not that of windows with a learned softmax offset (flag "unfused_offset"),
+    `unfused_attention` prices it.
     """
-    if shape.constants.score_bytes[0].value > 0:
-        return unfused_attention(shape)
-    a = shape.architecture
-    forward = np.zeros(shape.rows)
+    a, constants = shape.architecture, shape.constants
+    asymptote = attention_asymptote(constants, shape.machine.accelerator.name)
+    forward, backward = np.zeros(shape.rows), np.zeros(shape.rows)
     for mixer in a.score_mixers:
-        forward += (mixer.layers / a.layers) * attention_forward_seconds(
-            shape.machine,
-            shape.tokens,
-            mixer.heads / shape.tp,
-            mixer.score_width,
-            mixer.attended_in_pass(shape.context),
-            kv_heads=mixer.score_heads / shape.tp,
-            asymptote=attention_asymptote(shape.constants, shape.machine.accelerator.name),
-        )
-    return forward, forward * ATTENTION_BACKWARD.value * shape.training
+        share = mixer.layers / a.layers
+        offset = "unfused_offset" in shape.work.engine_flags and getattr(mixer, "sinks", False) and mixer.reach > 0
+        scores = OFFSET_SCORE_BYTES if offset else constants.score_bytes
+        if scores[0].value > 0:
+            plain, back = unfused_attention(shape, mixer.heads, mixer.score_width, scores)
+        else:
+            plain = attention_forward_seconds(
+                shape.machine,
+                shape.tokens,
+                mixer.heads / shape.tp,
+                mixer.score_width,
+                mixer.attended_in_pass(shape.context),
+                kv_heads=mixer.score_heads / shape.tp,
+                asymptote=asymptote,
+            )
+            back = plain * ATTENTION_BACKWARD.value * shape.training
+        forward += share * plain
+        backward += share * back
+    return forward, backward
 
 
 def elementwise(shape: StepShape) -> Seconds:
@@ -203,11 +211,11 @@ def elementwise(shape: StepShape) -> Seconds:
 def recurrence(shape: StepShape) -> Seconds:
     """Scans of linear attention and state-space layers: their chunked products at a share of the GEMM asymptote.
 
-    Backward twice that. Tensor parallelism splits the heads. Source of the share: `RECURRENCE_SHARE`.
+    Backward twice that. Tensor parallelism splits the heads. `recurrence_share` is the framework's.
     """
     a = shape.architecture
     flops = sum(mixer.layers / a.layers * mixer.scan_flops for mixer in a.mixers)
-    rate = RECURRENCE_SHARE.value * shape.machine.accelerator.gemm_sustained.value
+    rate = shape.constants.recurrence_share.value * shape.machine.accelerator.gemm_sustained.value
     forward = flops * shape.tokens / shape.tp / rate
     return forward, 2.0 * forward * shape.training
 
@@ -229,7 +237,7 @@ def experts(shape: StepShape) -> Seconds:
     """Grouped matrix products of the routed experts, averaged over all layers.
 
     A rank routes T/tp tokens to K experts each and computes on those that reach its E/ep experts: one product for each
-    expert, of T/tp K ep / E rows, all in one kernel at the GPU's GEMM curve, of whose rate grouped kernels reach 0.79.
+    expert, of T/tp K ep / E rows, all in one kernel at the GPU's GEMM curve, of whose rate grouped kernels reach 0.76.
     Backward as for dense matrices. Never quicker than reading the experts' weights.
     """
     a = shape.architecture
@@ -241,17 +249,22 @@ def experts(shape: StepShape) -> Seconds:
     width, hidden = a.expert_intermediate / shape.etp, np.full(shape.rows, float(a.expert_depth))
     share = a.moe_layers / a.layers / GROUPED_GEMM_SHARE.value
     matrices = ((share, (a.mlp_matrices - 1) * width, hidden), (share, hidden, width))
-    return _products(shape, rows, matrices, fp8_speedup(shape), groups)
+    eight_bits = shape.work.engine_flags & {"fp8", "nvfp4"}  # grouped products of four bits run no faster
+    return _products(shape, rows, matrices, shape.constants.fp8_gemm.value if eight_bits else 1.0, groups)
 
 
 def routing(shape: StepShape) -> Seconds:
-    """Router, permutation (B per K H and token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x)."""
+    """Router, permutation (B per K H and token, backward 1.5 x) and the fixed time of a MoE layer (backward 2 x).
+
+    Fixed are a part of every layer, and the launch of each local expert's matrices where frameworks loop over them.
+    """
     a = shape.architecture
     if not a.experts:
         return np.zeros(shape.rows), np.zeros(shape.rows)
     traffic = shape.constants.permute_bytes.value * a.experts_per_token * a.expert_depth * shape.tokens / shape.tp
     permute = elementwise_seconds(shape.machine, traffic)
-    fixed = shape.constants.moe_layer_s.value
+    launches = 2.0 * a.experts / shape.ep  # gate and up are one matrix
+    fixed = shape.constants.moe_layer_s.value + shape.constants.expert_launch_s.value * launches
     share = a.moe_layers / a.layers
     return share * (permute + fixed), share * (1.5 * permute + 2.0 * fixed) * shape.training
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.cost import exchange, layer
-from rpegc.cost.constants import PRETRAINING, RECURRENCE_SHARE
+from rpegc.cost.constants import PRETRAINING
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray
 
@@ -44,14 +44,14 @@ def layer_terms(shape: StepShape) -> tuple[LayerTerm, ...]:
         _computed("elementwise", layer.elementwise(shape), "bytes per token over HBM bandwidth; " + PRETRAINING),
     ]
     if shape.architecture.recurrent_layers:
-        share = RECURRENCE_SHARE
+        share = shape.constants.recurrence_share
         terms.append(_computed("recurrence", layer.recurrence(shape), share.source, share.provenance))
     if shape.work.engine_flags & {"fp8", "fp8_rowwise", "nvfp4"}:
         terms.append(_computed("casts", layer.casts(shape), "casts to FP8; " + PRETRAINING))
     if shape.work.lora_rank:
         terms.append(_computed("adapters", layer.adapters(shape), "adapter traffic; " + PRETRAINING))
     if shape.architecture.experts:
-        source = "grouped GEMM with its own saturation; " + PRETRAINING
+        source = "one product for each expert in a grouped kernel; " + PRETRAINING
         terms.append(_computed("experts", layer.experts(shape), source))
         terms.append(_computed("routing", layer.routing(shape), "permutation and fixed time; " + PRETRAINING))
     attention_s = attention[0] + attention[1]

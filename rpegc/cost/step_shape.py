@@ -103,8 +103,8 @@ def step_shape(
     dp, pp = column["dp"], column["pp"]
     sequence_ranks = column["cp"] * column["ulysses"]
     mean, second_moment = _moments(work)
-    updates = work.minibatches * work.epochs if training else 1
-    sequences = work.sequences / work.minibatches if training else float(work.sequences)
+    updates = work.minibatches * work.epochs if training else work.passes
+    sequences = work.sequences / (work.minibatches if training else work.passes)
     slowest = _slowest_rank(work, constants, dp, sequences, mean, second_moment)
     micro_batches = _micro_batches(column, slowest * sequences / dp * mean, np.ceil(sequences / dp))
     zero, shard = column["zero"], np.maximum(column["shard_size"], 1.0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rpegc.compiler import Setting, bound_plan, decide, structures, variants_of
 from rpegc.difference import difference
+from rpegc.ir.fusion import unit_of
 from rpegc.plan import Plan
 from rpegc.search.choose import Variant
 from rpegc.search.solver.problem import Cell, GpuStage
@@ -70,11 +71,12 @@ def _edited(setting: Setting, plan: Plan, progress: Progress) -> Iterator[Varian
 
 def _without(variant: Variant, name: str, degrees: Mapping[str, int]) -> Variant:
     """Return the variant without the rows of a stage that have these degrees."""
+    unit = unit_of(variant.graph.stage(name))
     stages = []
     for stage in variant.problem.stages:
-        if isinstance(stage, GpuStage) and stage.name == name:
+        if isinstance(stage, GpuStage) and stage.name == unit:
             cells = {m: _other_rows(cell, variant.tables, name, m, degrees) for m, cell in stage.cells.items()}
-            stage = GpuStage(name, {m: cell for m, cell in cells.items() if cell.rows})
+            stage = GpuStage(unit, {m: cell for m, cell in cells.items() if cell.rows})
         stages.append(stage)
     return replace(variant, problem=replace(variant.problem, stages=tuple(stages)))
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rpegc.explain.why import windings_of
+from rpegc.explain.why import unit_stages, windings_of
+from rpegc.ir.fusion import contracted
 from rpegc.ir.graph import Graph
 from rpegc.plan import Plan, PlannedStage
 from rpegc.reasons import Odds
@@ -66,8 +67,14 @@ def periods(plan: Plan, multipliers: Mapping[str, FloatArray]) -> FloatArray:
     Bisection of the period over all draws at once: one is long enough if no cycle of waits gets longer round by round
     (Bellman and Ford).
     """
-    seconds = {stage.name: stage.seconds * multipliers[stage.name] for stage in plan.stages}
-    arcs = _arcs(plan.graph, seconds)
+    stages = unit_stages(plan)
+    seconds = {name: stage.seconds * multipliers[stage.name] for name, stage in stages.items()}
+    curves = {
+        name: [done * multipliers[stage.name] for done in stage.completion]
+        for name, stage in stages.items()
+        if stage.completion
+    }
+    arcs = _arcs(contracted(plan.graph), seconds, curves)
     for (u, v), k in windings_of(plan).items():
         arcs += [(u, v, seconds[u], -k), (v, u, seconds[v], k + 1)]
     low = np.max(list(seconds.values()), axis=0)
@@ -85,12 +92,15 @@ Arc = tuple[str, str, FloatArray, int]
 """From, to, seconds to wait, distance in periods."""
 
 
-def _arcs(graph: Graph, seconds: Mapping[str, FloatArray]) -> list[Arc]:
+def _arcs(graph: Graph, seconds: Mapping[str, FloatArray], curves: Mapping[str, Sequence[FloatArray]]) -> list[Arc]:
     arcs: list[Arc] = []
     for edge in graph.edges:
         c = edge.chunks
         for j in range(c):
-            wait = seconds[edge.source] * (j + 1) / c - seconds[edge.target] * (j / c)
+            curve = curves.get(edge.source)
+            even = seconds[edge.source] * (j + 1) / c
+            done = curve[-(-(j + 1) * len(curve) // c) - 1] if curve and j < c - 1 else even
+            wait = done - seconds[edge.target] * (j / c)
             arcs.append((edge.source, edge.target, wait, edge.distance))
     return arcs
 

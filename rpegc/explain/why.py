@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 from rpegc.compiler import Options, setting_of
 from rpegc.cost.work import StageWork, stage_works
 from rpegc.cost.work_depth import stage_depth, stage_work_flops
 from rpegc.explain.guidelines import guidelines
 from rpegc.frontend.load import restore_pipeline
+from rpegc.ir.fusion import contracted, units
 from rpegc.ir.graph import Op
 from rpegc.ir.period import PeriodResult, evaluate
-from rpegc.plan import Plan
+from rpegc.plan import Plan, PlannedStage
 from rpegc.reasons import Bottleneck, Explanation, Load, Share, StageWorkDepth
 from rpegc.target import Mesh
 
@@ -48,14 +49,20 @@ class _Schedule:
     """A plan's cyclic order, whose period can be evaluated again at other stage times. Whole milliseconds."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._times = {s.name: Fraction(math.ceil(s.seconds * 1000.0 - 1e-6)) for s in plan.stages}
+        self._graph = contracted(plan.graph)
+        self._units = unit_stages(plan)
+        self._times = {name: _milliseconds(stage.seconds) for name, stage in self._units.items()}
         self._windings = windings_of(plan)
 
     def at(self, changes: Mapping[str, Fraction]) -> PeriodResult:
         """Return the period with the times of some stages multiplied, in the planned order."""
         times = {name: time * changes.get(name, Fraction(1)) for name, time in self._times.items()}
-        result = evaluate(self._plan.graph, times, self._windings)
+        curves = {
+            name: [_milliseconds(done) * changes.get(name, Fraction(1)) for done in stage.completion]
+            for name, stage in self._units.items()
+            if stage.completion
+        }
+        result = evaluate(self._graph, times, self._windings, curves)
         assert result is not None, "the order of a plan is feasible at any stage times"
         return result
 
@@ -80,17 +87,24 @@ class _Schedule:
         return tuple(sorted(rows, key=lambda row: (-row.lever, -row.seconds, row.stage)))
 
 
+def _milliseconds(seconds: float) -> Fraction:
+    return Fraction(math.ceil(seconds * 1000.0 - 1e-6))
+
+
+def unit_stages(plan: Plan) -> dict[str, PlannedStage]:
+    """Return a stage for each unit of time: stages that run fused share start and seconds."""
+    return {name: plan.stage(members[0].name) for name, members in units(plan.graph).items()}
+
+
 def windings_of(plan: Plan) -> dict[tuple[str, str], int]:
-    """Return the order of each pair of stages that exclude each other: v of step i runs after u of step i + k."""
+    """Return the order of each pair of units that exclude each other: v of step i runs after u of step i + k."""
     period_ms = max(1, math.ceil(round(plan.period_s * 1000.0, 6)))
-    start_ms = {stage.name: round(stage.start_s * 1000.0) for stage in plan.stages}
-    return {
-        (u.name, v.name): (start_ms[v.name] - start_ms[u.name]) // period_ms
-        for u, v in combinations(plan.stages, 2)
-        if u.seconds
-        and v.seconds
-        and any(a.overlaps(b) for a in occupied(plan, u.name) for b in occupied(plan, v.name))
-    }
+    orders = {}
+    for (u, first), (v, second) in combinations(unit_stages(plan).items(), 2):
+        pairs = product(occupied(plan, first.name), occupied(plan, second.name))
+        if first.seconds and second.seconds and any(a.overlaps(b) for a, b in pairs):
+            orders[u, v] = (round(second.start_s * 1000.0) - round(first.start_s * 1000.0)) // period_ms
+    return orders
 
 
 def occupied(plan: Plan, name: str) -> tuple[Mesh, ...]:
@@ -106,7 +120,11 @@ def occupied(plan: Plan, name: str) -> tuple[Mesh, ...]:
 
 
 def _load(plan: Plan, mesh: Mesh) -> Load:
-    here = [s for s in plan.stages if any(mesh.overlaps(other) for other in occupied(plan, s.name)) and s.seconds]
+    here = [
+        s
+        for s in unit_stages(plan).values()
+        if any(mesh.overlaps(other) for other in occupied(plan, s.name)) and s.seconds
+    ]
     busy = sum(stage.seconds for stage in here)
     return Load(mesh.name, mesh.gpus, busy, busy / plan.period_s, tuple(stage.name for stage in here))
 

@@ -13,6 +13,7 @@ from rpegc.errors import InputError, NothingFits
 from rpegc.explain.condition import Condition, parse_condition
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import restore_pipeline
+from rpegc.ir.fusion import unit_names
 from rpegc.ir.graph import Graph
 from rpegc.plan import Plan
 from rpegc.reasons import Verdict
@@ -125,8 +126,12 @@ def _sized(variants: tuple[Variant, ...], condition: Condition) -> tuple[Variant
     """Return the variants with stages kept to meshes of a given size. Raises InputError if there is no such mesh."""
     if condition.sizes is None:
         return variants
-    sizes = condition.sizes
-    kept = [replace(v, problem=problem) for v in variants if (problem := _with_sizes(v.problem, sizes)) is not None]
+    kept = []
+    for variant in variants:
+        unit = unit_names(variant.graph)
+        sizes = {unit[name]: size for name, size in condition.sizes.items() if name in unit}
+        problem = _with_sizes(variant.problem, sizes)
+        kept += [replace(variant, problem=problem)] if problem is not None else []
     if not kept:
         classes = ", ".join(str(mesh) for mesh in variants[0].problem.mesh_classes)
         raise InputError(f"{condition.text}: no stage has a layout on such a mesh; the space has {classes}")
@@ -152,7 +157,7 @@ def _refused(text: str, setting: Setting, variants: tuple[Variant, ...]) -> Verd
     for variant in variants:
         problem = variant.problem
         if problem.ties and setting.options.solver(replace(problem, ties=()), limit, None).choice is not None:
-            ties = setting.backend.ties_for(variant.graph)
+            ties = setting.ties_for(variant.graph)
             listed = "; ".join(f"{' and '.join(t.stages)} share {', '.join(t.fields)} [{t.source}]" for t in ties)
             return Verdict(text, "tie", f"the target runs stages with one value: {listed}")
     for variant in variants:

@@ -165,7 +165,7 @@ def _cluster(spec: PipelineSpec) -> Iterator[Violation]:
             message = f"cluster.{key} and cluster.pools say the same thing twice"
             yield Violation(("cluster", key), message, f"leave out `{key}`: each pool has its own")
         elif cluster.pools is None and value is None:
-            yield Violation(("cluster",), f"`cluster.{key}` is missing", hint)
+            yield Violation(("cluster", key), f"`cluster.{key}` is missing", hint)
     if cluster.pools is None:
         return
     if cluster.usd_per_gpu_hour is not None:

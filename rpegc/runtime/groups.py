@@ -1,7 +1,7 @@
 """Process groups of a plan: one a mesh, and those of each layout's axes. Every rank builds all of them in one order.
 
-Ranks are numbered pool by pool and node by node: GPU g of node n is rank n * gpus_per_node + g of its pool. Inside a mesh the axes are, from the
-outside: pipeline, data (of which Ulysses groups are neighbours), tensor.
+Ranks are numbered pool by pool and node by node: GPU g of node n is rank n * gpus_per_node + g of its pool. Inside a
+mesh the axes are, from the outside: pipeline, data (of which Ulysses groups are neighbours), tensor.
 """
 
 from __future__ import annotations

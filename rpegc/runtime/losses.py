@@ -62,8 +62,8 @@ def value_losses(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> T
 def token_weight(aggregation: str, length: int, longest: int) -> float:
     """Return the weight of each token of a response of that length.
 
-    token-mean: 1 (DAPO). sequence-sum: 1 (RLOO). sequence-mean: 1 / length (GRPO, arXiv 2402.03300). constant-length: 1 / longest (Dr. GRPO,
-    arXiv 2503.20783).
+    token-mean: 1 (DAPO). sequence-sum: 1 (RLOO, arXiv 2402.14740). sequence-mean: 1 / length (GRPO, arXiv 2402.03300).
+    constant-length: 1 / longest (Dr. GRPO, arXiv 2503.20783).
     """
     if aggregation in ("token-mean", "sequence-sum"):
         return 1.0

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from rpegc.runtime.attention import Causal, Ulysses
 from rpegc.runtime.batching import MicroBatch, lay_out, schedule, slice_of
 from rpegc.runtime.groups import Axes
 from rpegc.runtime.losses import logprobs_of
-from rpegc.runtime.model import LanguageModel
 from rpegc.runtime.optimizer import Optimizer
 from rpegc.runtime.parallel import apply_layout, build_parts
 from rpegc.runtime.pipelining import forward_parts, train_parts
@@ -40,6 +40,8 @@ class Worker:
             part.requires_grad_(train)
             apply_layout(part, axes, self.dtype)
         self.context = Ulysses(axes.ulysses) if axes.ulysses is not None else Causal()
+        # Taken now, while FSDP's parameters are those that are sharded: after a pass they may be the gathered ones.
+        self._named = {name: value for part in self.parts for name, value in part.named_parameters()}
         self.optimizer: Optimizer | None = None
         self.channels = int(self.parts[0].config.hidden_size)
 
@@ -51,10 +53,7 @@ class Worker:
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return this rank's parameters by their checkpoint names (a tied head is the embedding)."""
-        found: dict[str, nn.Parameter] = {}
-        for part in self.parts:
-            found |= dict(part.named_parameters())
-        return found
+        return dict(self._named)
 
     def score(self, batch: Rows, rows: Sequence[int], name: str) -> Rows:
         """Return the column `name` for this rank's share of rows: a number for each response token, or one a row.
@@ -72,6 +71,7 @@ class Worker:
                         result.put(row, **{name: whole[line, first + count : first + count + 1].astype(np.float32)})
                     else:
                         result.put(row, **{name: whole[line, first : first + count].astype(np.float32)})
+        self._reshard()
         return result if self.axes.speaks else Rows()
 
     def accumulate(self, batch: Rows, rows: Sequence[int], fields: Sequence[str], loss_of: LossOf) -> dict[str, float]:
@@ -108,6 +108,13 @@ class Worker:
             dist.all_reduce(moved, group=self.axes.everyone)
             values = moved.cpu()
         return dict(zip(keys, values.tolist(), strict=True))
+
+    def _reshard(self) -> None:
+        """Free what FSDP gathered for a pass that no backward pass follows; ZeRO-2 would keep it, and keep it old."""
+        for part in self.parts:
+            for module in part.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
     def _micro_batches(self, batch: Rows, rows: Sequence[int], fields: Sequence[str]) -> Iterator[MicroBatch]:
         lengths = {row: len(batch.column("tokens")[row]) for row in rows}
@@ -148,8 +155,3 @@ def _gathered(values: Tensor, axes: Axes) -> Tensor:
     parts = [torch.empty_like(values) for _ in range(axes.layout.ulysses)]
     dist.all_gather(parts, values.contiguous(), group=axes.ulysses)
     return torch.cat(parts, dim=1)
-
-
-def part_names(parts: Sequence[LanguageModel]) -> list[str]:
-    """Return the names of all parameters of some parts."""
-    return [name for part in parts for name, _ in part.named_parameters()]

@@ -89,7 +89,7 @@ FRAMEWORKS = (  # pattern of the `framework` column, price class, engine class
 def architecture_of(row: Row) -> tuple[str, Architecture]:
     """Return a name that is the same wherever the model is published, and its architecture."""
     printed = row["model"]
-    name = printed.split("/")[-1].lower().replace("_", "-").replace(" ", "-")
+    name = re.sub(r"^[\w.-]+/(?=\S+$)", "", printed).lower().replace("_", "-").replace(" ", "-")  # without its owner
     stated = _MEGATRON_SHAPE.search(row.get("notes", ""))
     if stated:
         layers, hidden, heads = (int(value) for value in stated.groups())

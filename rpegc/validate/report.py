@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rpegc.cost.intervals import BANDS
 from rpegc.errors import InputError, guess
 from rpegc.validate.families import FAMILIES, FamilyResult, evaluate
 from rpegc.validate.table import Folder
@@ -31,7 +32,9 @@ def validate(folder: Path | None, family: str | None) -> list[FamilyResult]:
     results = evaluate(Folder(folder), [family] if family else list(FAMILIES))
     if not results:
         where = f"the folder `{folder}` has" if folder else "the package has"
-        raise InputError(f"{where} no rows to validate: files are called train_*, comm_* and kernel_aic_*.csv")
+        raise InputError(
+            f"{where} no rows to validate: files are called train_*, comm_*, kernel_aic_*, gen_* and rl_*.csv"
+        )
     return results
 
 
@@ -135,6 +138,21 @@ def markdown(results: Sequence[FamilyResult]) -> str:
     lines += ["| " + " | ".join(row.values()) + " |" for row in table(results)]
     lines += ["", "Rows skipped:", ""] + [f"- {line}" for line in skipped_lines(results)]
     return "\n".join(lines)
+
+
+def bands(results: Sequence[FamilyResult]) -> str:
+    """Return the 80 % bands of the families that prices rest on, as `rpegc.cost.intervals` states them."""
+    known = [result for result in results if result.family in BANDS and result.row_ids]
+    return "\n".join("{}: {:.3f} to {:.3f}".format(result.family, *result.band()) for result in known)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page; raises `InputError` if it cannot be written."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def _percent(value: float) -> str:

@@ -45,6 +45,7 @@ _TIME_PRIORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "moe_layer_s": (2.5e-4, 1.0),
         "fp8_gemm": (1.8, 0.15),
         "permute_bytes": (12.0, 0.5),
+        "recurrence_share": (0.03, 0.7),  # tiles of 64 to 128 through kernels written for older tensor cores
     },
     "megatron-bridge eager": {"moe_layer_s": (1e-3, 1.0), "permute_bytes": (12.0, 0.5)},
     "megatron-lm": {"tensor_exposed": (0.8, 0.3), "elementwise": (1.2, 0.3)},
@@ -137,7 +138,7 @@ def _affects(name: str, case: Case) -> bool:
         return owner == _attention_owner(case) and what == gpu_type(machine(case.gpu).accelerator.name)
     if not _owns(owner, what, case):
         return False
-    mixture = what in ("moe_layer_s", "permute_bytes")
+    mixture = what in ("moe_layer_s", "permute_bytes", "recurrence_share")
     eight_bits = what.startswith("fp8")
     return (case.mixture or not mixture) and ("fp8" in case.work.engine_flags or not eight_bits)
 

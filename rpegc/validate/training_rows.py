@@ -45,7 +45,10 @@ _SLOW = "the source flags this row as a regression of its own kernels"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One published run: `seconds` of a step and `peak_bytes` of a GPU, 0 where not stated."""
+    """One published run: `seconds` of a step and `peak_bytes` of a GPU, 0 where not stated.
+
+    `origin` is the file of its source; two files of one repository are one source.
+    """
 
     row_id: str
     source: str
@@ -82,7 +85,7 @@ def read_cases(folder: Folder, memory: bool = False) -> tuple[list[Case], list[S
             if memory and not row["peak_mem_gib"]:
                 continue
             try:
-                cases.append(_case(row, name.removesuffix(".csv"), rows, memory))
+                cases.append(_case(row, name.removesuffix(".csv").removesuffix("_ablation"), rows, memory))
             except SkipRow as reason:
                 skipped.append(Skipped(row["row_id"], str(reason), _kind(row)))
     return (cases, skipped) if memory else _without_regressions(cases, skipped)
@@ -162,17 +165,24 @@ def _case(row: Row, origin: str, rows: list[Row], memory: bool) -> Case:
 
 
 def _captured(row: Row, rows: list[Row]) -> bool:
-    """Whether this row, or another of the same recipe, says that the router runs in CUDA graphs.
+    """Whether MoE layers run in CUDA graphs: this row says so, or another of the same recipe.
 
-    Megatron-Bridge captures it by default on Blackwell since its release of 26.06.
+    Megatron-Bridge's recipes of Qwen3 on Blackwell capture them by default since its release of 26.06.
     """
-    if re.match(r"26\.(0[6-9]|1)", row.get("version", "")) and re.search("B[23]00", row["gpu"]):
+    recent = not _before(row, "26.06") and re.search("B[23]00", row["gpu"])
+    if recent and row["model"].lower().startswith("qwen3"):
         return True
     recipe = row.get("source_table", "").split(" ")[0]
     return any(
         re.search(r"CUDA graph \w*moe_router", other["notes"]) and other.get("source_table", "").split(" ")[0] == recipe
         for other in rows
     )
+
+
+def _before(row: Row, release: str) -> bool:
+    """Whether the row's release (year.month) is older than this one, or not stated."""
+    stated = re.match(r"\d\d\.\d\d", row.get("version", ""))
+    return stated is None or stated.group() < release
 
 
 def _memory_gpu(row: Row) -> str:
@@ -190,6 +200,8 @@ def _flags(row: Row, framework: str) -> frozenset[str]:
     flags = set()
     if framework.startswith("torchtitan") and "AsyncTP" in notes:
         flags.add("overlap_tensor_parallel")
+    if framework.startswith("megatron-bridge") and _before(row, "26.06"):
+        flags.add("unfused_offset")
     if re.search(r"EP (comm )?overlap(?! OFF)", notes):
         flags.add("overlap_expert_parallel")
     return frozenset(flags)

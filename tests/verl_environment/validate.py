@@ -90,8 +90,8 @@ def validated(module: str, overrides: list[str], model: str) -> dict[str, Any]:
         "needs_critic": need_critic(config),
     }
     if actor.engine.strategy == "megatron":
-        reference = omega_conf_to_dataclass(config.actor_rollout_ref.ref)
-        read |= {"actor_sizes": sizes(actor.engine), "reference_sizes": sizes(reference.engine)}
+        reference = omega_conf_to_dataclass(config.actor_rollout_ref.ref.megatron)
+        read |= {"actor_sizes": sizes(actor.engine), "reference_sizes": sizes(reference)}
     if config.distillation.enabled:
         omega_conf_to_dataclass(config.distillation)
     if need_critic(config):

@@ -30,7 +30,9 @@ def user_recipe(name: str, stage: StageSpec, spec: PipelineSpec, generated: Mapp
     for value in stage.inputs:
         maker = generated.get(value)
         if maker is not None:
-            attributes |= {key: count for key, count in maker.attributes if key in COUNTS}
+            whole = {made for made in maker.outputs if made.endswith("sequences")} <= set(stage.inputs)
+            kept = COUNTS if whole else ("oversampling",)  # a part of the samples of each prompt: as many as the step's
+            attributes |= {key: count for key, count in maker.attributes if key in kept}
     if op is Op.GENERATE and "prompts" not in stage.inputs:
         read = attributes.get("samples_per_prompt", spec.workload.samples_per_prompt)
         attributes |= {"inputs_per_prompt": read, "samples_per_prompt": 1}

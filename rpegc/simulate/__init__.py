@@ -14,32 +14,31 @@ How drawn lengths change a stage's seconds, term by term (an approximation: a st
 So the spread is that of the lengths alone: attention grows linearly instead of with the square, micro-batches are not
 packed again, functions, network and kernels do not vary, and the plan's 80 % interval (how wrong prices may be) is not
 in it. With many more samples than an engine has room for, the last to finish need not be the longest: there `tail`
-varies too much. Prices take lengths as independent; here those of a prompt correlate, so that the longest is shorter.
+varies too much. Lengths of one prompt correlate here as in the prices of generation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
-from rpegc.cost.rollout import TAIL_SHARE
 from rpegc.errors import InputError
+from rpegc.ir.fusion import contracted, unit_names, units
 from rpegc.ir.graph import Edge, Op
-from rpegc.lengths import Lengths
+from rpegc.ir.meaning import CARRIES
+from rpegc.ir.period import completion
 from rpegc.plan import Plan, PlannedStage
+from rpegc.simulate.draws import Draws
 from rpegc.target import Mesh
 
 HOST = ""
 """The mesh of a span on host cores, as in the plan."""
-
-_PER_UPDATE = frozenset({"fixed", "optimizer", "data_parallel", "offload_parameters", "offload_optimizer"})
-"""Terms of training and forward stages that are paid per update or pass, whatever its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,15 @@ def simulate(plan: Plan, steps: int = 20, warm_up: int = 5, seed: int = 1, sampl
     """
     if steps < 1 or warm_up < 0:
         raise ValueError(f"steps >= 1 and warm_up >= 0 must hold: {steps} and {warm_up} given")
-    draw = _Draws(plan, seed) if sampled else None
+    draw = Draws(plan, seed) if sampled else None
 
-    def seconds(stage: PlannedStage, step: int) -> float:
+    def seconds(members: tuple[PlannedStage, ...], step: int) -> float:
+        planned = members[0].seconds
         if draw is None or step < 0:  # before the first step everything went as planned
-            return stage.seconds
-        return draw.seconds(stage, step)
+            return planned
+        return max(0.0, planned + sum(draw.change_s(stage, step) for stage in members))
 
-    run = _Run(plan, _Order(plan), seconds)
+    run = _Run(_Order(plan), seconds)
     run.simulate(warm_up + steps)
     return _measured(plan, run, warm_up, steps)
 
@@ -107,20 +107,25 @@ class _Wait:
 
 
 class _Order:
-    """A plan's waits. In round r each stage is at the step whose planned start lies in period r of the plan.
+    """A plan's waits, by unit: a stage of its own, or the members of a composite, which start and end together.
 
-    Whole milliseconds, as the plan was solved in: so its order is read off exactly.
+    In round r each unit is at the step whose planned start lies in period r of the plan. Whole milliseconds, as the
+    plan was solved in: so its order is read off exactly.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.occupied = {stage.name: _occupied(plan, stage) for stage in plan.stages}
+        self.members = {
+            unit: tuple(plan.stage(member.name) for member in members) for unit, members in units(plan.graph).items()
+        }
+        self.unit = unit_names(plan.graph)
+        self.occupied = {unit: _occupied(plan, members[0]) for unit, members in self.members.items()}
         self.period_ms = max(1, math.ceil(round(plan.period_s * 1000.0, 6)))
-        self.start_ms = {stage.name: round(stage.start_s * 1000.0) for stage in plan.stages}
+        self.start_ms = {unit: round(members[0].start_s * 1000.0) for unit, members in self.members.items()}
         self.offset = {name: start // self.period_ms for name, start in self.start_ms.items()}
-        self.waits: dict[str, list[_Wait]] = {stage.name: [] for stage in plan.stages}
-        for edge in plan.graph.edges:
+        self.waits: dict[str, list[_Wait]] = {unit: [] for unit in self.members}
+        for edge in contracted(plan.graph).edges:
             self._add(edge.target, edge.source, edge.distance, edge.chunks)
-        for first, second in combinations(plan.stages, 2):
+        for first, second in combinations(self.members, 2):
             if self._exclusive(first, second):
                 self._add_exclusion(first, second)
         for name in self.waits:
@@ -138,18 +143,19 @@ class _Order:
             raise InputError(f"the plan's starts contradict its graph: {waiting} starts before {source} has ended")
         self.waits[waiting].append(_Wait(source, lag, chunks))
 
-    def _add_exclusion(self, first: PlannedStage, second: PlannedStage) -> None:
+    def _add_exclusion(self, first: str, second: str) -> None:
         """Keep the planned order: the second runs after the first of step i + k and before that of step i + k + 1."""
-        k = (self.start_ms[second.name] - self.start_ms[first.name]) // self.period_ms
-        self._add(second.name, first.name, -k)
-        self._add(first.name, second.name, k + 1)
+        k = (self.start_ms[second] - self.start_ms[first]) // self.period_ms
+        self._add(second, first, -k)
+        self._add(first, second, k + 1)
 
-    def _exclusive(self, first: PlannedStage, second: PlannedStage) -> bool:
-        if not (_milliseconds(first) and _milliseconds(second)):
+    def _exclusive(self, first: str, second: str) -> bool:
+        one, other = self.members[first][0], self.members[second][0]
+        if not (_milliseconds(one) and _milliseconds(other)):
             return False  # a stage without duration occupies nothing
-        if first.op == Op.FUNCTION and second.op == Op.FUNCTION:
+        if one.op == Op.FUNCTION and other.op == Op.FUNCTION:
             return True  # functions share the host's cores
-        return any(a.overlaps(b) for a in self.occupied[first.name] for b in self.occupied[second.name])
+        return any(a.overlaps(b) for a in self.occupied[first] for b in self.occupied[second])
 
 
 def _milliseconds(stage: PlannedStage) -> int:
@@ -182,9 +188,9 @@ class _Event:
 class _Run:
     """All events, round by round. Rounds before the first are as planned."""
 
-    def __init__(self, plan: Plan, order: _Order, seconds: Callable[[PlannedStage, int], float]) -> None:
+    def __init__(self, order: _Order, seconds: Callable[[tuple[PlannedStage, ...], int], float]) -> None:
         self.order = order
-        self._stages = {stage.name: stage for stage in plan.stages}
+        self._stages = order.members
         self._seconds = seconds
         self._events: dict[str, list[_Event]] = {name: [] for name in self._stages}
 
@@ -200,33 +206,45 @@ class _Run:
         for wait in self.order.waits[name]:
             source = self._event(wait.source, round_number - wait.lag)
             ready = source.end_s
-            if wait.chunks > 1:  # the first part must be there, and the last one before the last part begins
-                parts = source.start_s + (source.end_s - source.start_s) / wait.chunks
-                ready = max(parts, source.end_s - own * (wait.chunks - 1) / wait.chunks)
+            if wait.chunks > 1:
+                ready = self._streamed(wait, source, own)
             if ready > start:
                 start, waited_for = ready, (wait.source, round_number - wait.lag)
         return _Event(start, start + own, waited_for)
+
+    def _streamed(self, wait: _Wait, source: _Event, own: float) -> float:
+        """Return when a stage may start whose j-th part needs the j-th chunk of its source.
+
+        Chunks are done as planned, stretched as the source's whole duration is.
+        """
+        planned = self._stages[wait.source][0]
+        length = source.end_s - source.start_s
+        done = completion(Fraction(planned.seconds), wait.chunks, planned.completion or None)
+        stretch = length / planned.seconds if planned.seconds else 0.0
+        waits = (float(part) * stretch - j * own / wait.chunks for j, part in enumerate(done))
+        return source.start_s + max(waits)
 
     def _event(self, name: str, round_number: int) -> _Event:
         if round_number >= 0:
             return self._events[name][round_number]
         planned_ms = self.order.start_ms[name] + (round_number - self.order.offset[name]) * self.order.period_ms
-        return _Event(planned_ms / 1000.0, planned_ms / 1000.0 + self._stages[name].seconds, None)
+        return _Event(planned_ms / 1000.0, planned_ms / 1000.0 + self._stages[name][0].seconds, None)
 
     def at_step(self, name: str, step: int) -> _Event:
-        """Return a stage's event of a step."""
-        return self._event(name, step + self.order.offset[name])
+        """Return the event of a stage (or a unit) of a step."""
+        unit = self.order.unit.get(name, name)
+        return self._event(unit, step + self.order.offset[unit])
 
     def step_end_s(self, step: int) -> float:
         """Return when the last stage of a step is over."""
         return max(self.at_step(name, step).end_s for name in self._stages)
 
-    def events(self) -> Iterable[tuple[PlannedStage, int, _Event]]:
-        """Yield stage, step and event of all steps from the first on."""
+    def events(self) -> Iterable[tuple[str, int, _Event]]:
+        """Yield unit, step and event of all steps from the first on."""
         for name, events in self._events.items():
             for round_number, event in enumerate(events):
                 if round_number >= self.order.offset[name]:
-                    yield self._stages[name], round_number - self.order.offset[name], event
+                    yield name, round_number - self.order.offset[name], event
 
     def critical_path(self, step: int, since_s: float) -> dict[str, float]:
         """Return the seconds of each stage on the chain of waits that ends with a step, back to `since_s`."""
@@ -253,7 +271,7 @@ def _measured(plan: Plan, run: _Run, warm_up: int, steps: int) -> Trace:
     p10, p90 = np.quantile(np.diff(ends), (0.1, 0.9))
     path = run.critical_path(warm_up + steps - 1, window[0])
     staleness = [
-        _staleness(run, generate.name, edge, step)
+        _staleness(run, generate.name, edge, step, int(generate.attribute(CARRIES, 0)))
         for generate in plan.graph.of_op(Op.GENERATE)
         for edge in plan.graph.into(generate.name)
         if edge.carries_weights
@@ -272,21 +290,24 @@ def _measured(plan: Plan, run: _Run, warm_up: int, steps: int) -> Trace:
     )
 
 
-def _staleness(run: _Run, generate: str, weights: Edge, step: int) -> int:
-    """Return by how many updates the weights that a step was generated with are behind those it is trained from."""
+def _staleness(run: _Run, generate: str, weights: Edge, step: int, carries: int) -> int:
+    """Return by how many updates the weights of a step's oldest tokens are behind those it is trained from.
+
+    A sample that was carried over holds tokens of one version more for each time.
+    """
     start = run.at_step(generate, step).start_s
     published = step - 1
     while run.at_step(weights.source, published).end_s > start:
         published -= 1
-    return step - 1 - published
+    return step - 1 - published + carries
 
 
 def _busy_s(run: _Run, mesh: Mesh, window: tuple[float, float]) -> float:
     """Return the seconds of a window in which some stage runs on a mesh or on one that shares GPUs with it."""
     spans = sorted(
         (max(event.start_s, window[0]), min(event.end_s, window[1]))
-        for stage, _, event in run.events()
-        if any(mesh.overlaps(other) for other in run.order.occupied[stage.name])
+        for unit, _, event in run.events()
+        if any(mesh.overlaps(other) for other in run.order.occupied[unit])
     )
     busy, until = 0.0, window[0]
     for start, end in spans:
@@ -299,84 +320,8 @@ def _busy_s(run: _Run, mesh: Mesh, window: tuple[float, float]) -> float:
 def _spans(run: _Run) -> tuple[Span, ...]:
     spans = [
         Span(stage.name, mesh, step, event.start_s, event.end_s)
-        for stage, step, event in run.events()
-        for mesh in [mesh.name for mesh in run.order.occupied[stage.name]] or [HOST]
+        for unit, step, event in run.events()
+        for stage in run.order.members[unit]
+        for mesh in [mesh.name for mesh in run.order.occupied[unit]] or [HOST]
     ]
     return tuple(sorted(spans, key=lambda span: (span.start_s, span.step, span.stage, span.mesh)))
-
-
-# --- lengths ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Factors:
-    """One step's lengths over the expected ones: mean prompt, mean response, all tokens, tail of the longest."""
-
-    prompt: float
-    response: float
-    tokens: float
-    tail: float
-
-
-class _Draws:
-    """The lengths of each step, drawn from the distributions of the plan's pipeline."""
-
-    def __init__(self, plan: Plan, seed: int) -> None:
-        workload, histograms = plan.pipeline["workload"], plan.pipeline["histograms"]
-        self._prompts, self._samples = int(workload["prompts_per_step"]), int(workload["samples_per_prompt"])
-        self._prompt = resolved_lengths(workload["prompt_tokens"], histograms.get("prompt_tokens", ()))
-        self._response = resolved_lengths(workload["response_tokens"], histograms.get("response_tokens", ()))
-        self._tail_from = float(self._response.quantile(1.0 - TAIL_SHARE))
-        self._longest = self._response.expected_maximum(self._prompts * self._samples)  # as the prices take it
-        self._means = self._prompt.mean, self._response.mean
-        self._seed = seed
-        self._own = {stage.name for stage in plan.graph.stages if stage.attribute("response_max")}
-        self._drawn: dict[int, _Factors] = {}
-
-    def seconds(self, stage: PlannedStage, step: int) -> float:
-        """Return the seconds of a stage in a step."""
-        if step not in self._drawn:
-            self._drawn[step] = self._draw(step)
-        factors, op = self._drawn[step], stage.op
-        if stage.name in self._own:
-            change = 0.0
-        elif op == Op.GENERATE:
-            change = sum(
-                term.seconds
-                * (
-                    {"tail": factors.tail, "prefill": factors.prompt, "environment": 1.0}.get(name, factors.response)
-                    - 1.0
-                )
-                for name, term in stage.terms.items()
-            )
-        elif op in (Op.TRAIN, Op.FORWARD):
-            varying = sum(term.seconds for name, term in stage.terms.items() if name not in _PER_UPDATE)
-            change = varying * (factors.tokens - 1.0)
-        else:
-            change = 0.0
-        return max(0.0, stage.seconds + change)
-
-    def _draw(self, step: int) -> _Factors:
-        generator = np.random.default_rng((self._seed, step))
-        prompts = self._prompt.sample(generator, self._prompts, 1)
-        responses = self._response.sample(generator, self._prompts, self._samples)
-        prompt, response = float(prompts.mean()), float(responses.mean())
-        usual = self._longest - self._tail_from
-        excess = max(0.0, float(responses.max()) - self._tail_from)
-        return _Factors(
-            prompt=prompt / self._means[0],
-            response=response / self._means[1],
-            tokens=(prompt + response) / sum(self._means),
-            tail=excess / usual if usual >= 1.0 else 1.0,  # the tail starts at the cut: it cannot be longer
-        )
-
-
-def resolved_lengths(given: Mapping[str, Any], histogram: Sequence[Sequence[int]]) -> Lengths:
-    """Build the distribution that a resolved pipeline describes."""
-    if given["fixed"] is not None:
-        return Lengths.fixed(given["fixed"])
-    if given["histogram"] is not None:
-        return Lengths.from_histogram(((tokens, count) for tokens, count in histogram), given["max"])
-    if given["p99"] is not None:
-        return Lengths.from_mean_p99(given["mean"], given["p99"], given["max"])
-    return Lengths.from_mean(given["mean"], given["max"])
