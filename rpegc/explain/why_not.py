@@ -190,6 +190,8 @@ def _beside(plan: Plan, condition: Condition, found: Found, outcome: Outcome) ->
 def _why_unchosen(plan: Plan, other: Plan, found: Found, classes: list[str], gain: float) -> list[str]:
     """Say why a faster plan was not chosen."""
     least = found.setting.context.allow.minimum_gain
+    if (other.target, other.devices.hardware) != (plan.target, plan.devices.hardware):
+        return [f"the pipeline names {plan.target.name} on {plan.devices.hardware}"]
     if classes and not found.wide and gain < least:
         return [f"it is `{' and '.join(classes)}` and saves less than allow.minimum_gain: {least:g}"]
     if plan.objective.name != "step_time":
