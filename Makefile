@@ -3,8 +3,8 @@
 # Budget in minutes on two cores, from nothing (CI runs check, test, the figures, validate and proof-native-short; in
 # all under 40):
 #   environment 2   check 2   test 12   figures 3   validate 1   proof-native-short 4 (of it 1 to install torch)
-#   not part of CI: proofs 15 (installs torch), proof-slurm 3 (installs SLURM with apt-get, as root), proof-native 15,
-#   demo-native 3
+#   not part of CI: proofs 15 (installs torch), proof-deepspeed 8 (installs torch), proof-slurm 8 (installs SLURM with
+#   apt-get, as root, and uses that environment), proof-native 15, demo-native 3
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -17,10 +17,10 @@ NATIVE := $(CACHE)/native
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate exactness scaling proofs proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate exactness scaling proofs proof-deepspeed proof-slurm clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -92,10 +92,15 @@ scaling: $(STAMP)  ## the joint search on 256 to 16,384 GPUs, with its size menu
 	$(BIN)/python benchmarks/scaling.py
 
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py \
+		--ignore=tests/test_slurm_deepspeed.py --ignore=tests/test_deepspeed_proof.py
+
+proof-deepspeed: $(STAMP)  ## DeepSpeed and TRL train with the emitted files on CPUs (about 1.5 GB)
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_deepspeed_proof.py tests/test_openrlhf_flavour.py
 
 proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py \
+		tests/test_slurm_deepspeed.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rpegc.compiler import Options, Setting, bound_plan, decide, setting_of, structures, variants_of
+from rpegc.compiler import bound_plan, decide, structures, variants_of
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.load import pipeline_from_text, restore_pipeline
 from rpegc.plan import Plan
@@ -27,6 +27,7 @@ from rpegc.search.choose import Outcome, Solver, Variant
 from rpegc.search.solver import greedy, partitions
 from rpegc.search.solver.mcmc import Chain
 from rpegc.search.tabulate import TableCache
+from rpegc.setting import Options, Setting, setting_of
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ TILES: Mapping[str, tuple[str, Callable[[int, ModelFacts], bool]]] = {
 class Parallelize:
     """Attach to each GPU stage the values of each layout field that space, target and model have in common.
 
-    The graph remembers the training engine whose layouts these are.
+    Where the target has a menu of its own for a field, that stands for the space's list. The graph remembers the
+    training engine whose layouts these are.
 
     Law: only domains are added, so no rewrite is recorded. Members of a composite run under one layout: they get
     the values that all of them may take; where a field has none, the graph has no alternative. A dense model has no
@@ -68,7 +69,8 @@ def _values(stage: Stage, field: str, context: Context) -> tuple[Scalar, ...]:
     model = context.models[stage.model]
     if field in ("ep", "etp") and model.experts == 0:
         return (1,)
-    listed = tuple(dict.fromkeys(context.space[(stage.op.value, field)]))
+    key = (stage.op.value, field)
+    listed = tuple(dict.fromkeys(context.capabilities.menus.get(key, context.space[key])))
     if field == PRECISION and stage.attribute(PRECISION):
         listed = (stage.attribute(PRECISION),)  # a rewrite has decided it
     accepted = context.capabilities.accepted(stage.op.value, stage.model, field) or listed

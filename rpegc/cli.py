@@ -62,11 +62,16 @@ def compile_command(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="File that keeps what is solved.", show_default="none")
     ] = None,
+    flavour: Annotated[
+        str,
+        typer.Option("--flavour", help="Trainer on deepspeed: trl or openrlhf.", show_default="pipeline's"),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
-    from rpegc.compiler import Options, compile_to_folder
+    from rpegc.compiler import compile_to_folder
     from rpegc.report.terminal import console, summary
+    from rpegc.setting import Options
 
     options = Options(
         space=space,
@@ -76,6 +81,7 @@ def compile_command(
         trials=trials,
         storage=storage,
         checkpoint=checkpoint,
+        flavour=flavour,
     )
     weighed: tuple[Any, ...] = ()
     with console(stderr=True).status("reading") as status:
@@ -226,9 +232,9 @@ def sweep_command(
     as_json: JsonOption = False,
 ) -> None:
     """Compile a pipeline at many points: a table, a CSV file, a plot, the Pareto front."""
-    from rpegc.compiler import Options
     from rpegc.report.sweeps import show_sweep
     from rpegc.report.terminal import console, counting
+    from rpegc.setting import Options
     from rpegc.sweep.files import check_files, write_sweep
     from rpegc.sweep.points import read_axis
     from rpegc.sweep.run import sweep

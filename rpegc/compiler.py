@@ -6,159 +6,53 @@ pipeline.yaml -> RPEG -> passes -> variants -> price tables -> problems -> best 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
-import backends
 import passes
-import search_spaces
-from backends.site import load_site
 from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
-from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.transitions import Link, link_between
-from rpegc.cost.work import StageWork, WorkContext, stage_works
-from rpegc.emit import Backend, EmittedFile, TargetRefusal, check_replaceable, replace_folder
+from rpegc.cost.work import StageWork, stage_works
+from rpegc.emit import EmittedFile, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
-from rpegc.hardware import Machine, Pool, load_machine, machine_names
-from rpegc.ir.graph import Graph, Op
+from rpegc.hardware import load_machine, machine_names
+from rpegc.ir.graph import Graph
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
 from rpegc.knobs import Knobs, domain_of, knobs_in, tune, worth_it
 from rpegc.plan import Plan, Simulation, Target, Unrestricted
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
-from rpegc.rewrite import Context, Pass, run_passes
+from rpegc.rewrite import Pass, run_passes
 from rpegc.search.assemble import Request, assemble, knobs_of_graph
 from rpegc.search.build import build
 from rpegc.search.checkpoint import remembering
 from rpegc.search.choose import Outcome, Solver, Variant, choose
 from rpegc.search.conflict import smallest_conflict
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
-from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
 from rpegc.search.ladder import ladder_of
-from rpegc.search.meshes import mesh_menu, pool_menu
 from rpegc.search.pairs import sync_prices
 from rpegc.search.remedy import smallest_change, smallest_pool_change
 from rpegc.search.solver.problem import Limit
-from rpegc.search.solver.solve_ilp import solve as solve_ilp
 from rpegc.search.tabulate import TableCache, pool_of, tabulate
+from rpegc.setting import Options, Setting, setting_of
 from rpegc.simulate import Trace, simulate
-from rpegc.target import Capabilities, MeshClass, Tie
+from rpegc.target import MeshClass
 
 Progress = Callable[[str], None]
-PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
-"""By pool: bytes of one GPU and of one node's host, and what every node holds whatever the plan."""
-
 SIMULATED_STEPS = (10, 100)
 """Least and most steps behind the plan's simulated figures; 100 know the mean to a tenth of one step's deviation."""
 SIMULATED_RESPONSES = 1_000_000
 """Responses to draw for them, which takes a fifth of a second: large steps vary less, and need fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver.
-
-    `unrestricted` also searches without the target's limits; `trials` of knobs are simulated, kept in `storage`;
-    `checkpoint` keeps what was solved, so that a killed search goes on.
-    """
-
-    space: str = "default"
-    seed: int = 1
-    tolerance: float = 0.01
-    solver: Solver = solve_ilp
-    unrestricted: bool = False
-    trials: int = 0
-    storage: Path | None = None
-    checkpoint: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything that stays the same while variants are priced and solved.
-
-    `context` and `work` are those of the target's first training engine; `of_engine` returns the setting of another.
-    """
-
-    pipeline: Pipeline
-    backend: Backend
-    machine: Machine
-    nodes: int
-    space: search_spaces.Space
-    context: Context
-    work: WorkContext
-    options: Options
-    engines: tuple[Capabilities, ...] = ()
-    pools: tuple[Pool, ...] = ()
-    """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
-
-    free: bool = False
-    """Whether the target's limits are set aside (see `unrestricted`)."""
-
-    def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
-        """Return the stages that the target runs with equal layout fields."""
-        return () if self.free else self.backend.ties_for(graph)
-
-    @property
-    def machines(self) -> dict[str, Machine]:
-        """The machine of each pool of unlike machines."""
-        return {pool.name: pool.machine for pool in self.pools}
-
-    def of_engine(self, name: str) -> Setting:
-        """Return the setting of the training engine of this name."""
-        found = next((engine for engine in self.engines if engine.engine == name), self.context.capabilities)
-        if found is self.context.capabilities:
-            return self
-        work = replace(self.work, engine_class=found.engine_class, class_for=found.class_for)
-        return replace(self, context=replace(self.context, capabilities=found), work=work)
-
-    @property
-    def capacities_bytes(self) -> tuple[float, float]:
-        """Memory of one GPU and of one node's host."""
-        return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
-
-    def pool_limits(self, works: Mapping[str, StageWork]) -> PoolLimits:
-        """Return capacities and what every node holds, for each pool of unlike machines."""
-        limits = {}
-        for pool in self.pools:
-            own = replace(self, machine=pool.machine)
-            limits[pool.name] = (own.capacities_bytes, own.node_terms(works))
-        return limits
-
-    @property
-    def usd_per_gpu_hour(self) -> float | None:
-        """The user's price of a GPU hour, or the catalogue's."""
-        given, known = self.pipeline.spec.cluster.usd_per_gpu_hour, self.machine.usd_per_gpu_hour
-        return given if given is not None else None if known is None else known.value
-
-    def node_terms(self, works: Mapping[str, StageWork]) -> tuple[MemoryTerm, ...]:
-        """Return what every node holds whatever the plan: system, object store, data workers."""
-        stores = [object_store_bytes(work, self.machine) for work in works.values() if work.op is Op.GENERATE]
-        workers = [work.workers_per_node for work in works.values() if work.op is Op.FUNCTION]
-        most = min(max(workers, default=1), int(self.machine.host_cores.value))
-        return node_terms(max(stores, default=0.0), reward_workers=most)
-
-    def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
-        """Return, for every stage with a layout, the context columns that rules may read."""
-        gpu = [stage.name for stage in graph.stages if stage.op.on_gpus]
-        machine = {name: self.machines.get(pool_of(graph.stage(name)), self.machine) for name in gpu}
-        return {name: stage_facts(works[name], self.work, machine[name]) for name in gpu}
-
-    @property
-    def meshes(self) -> tuple[MeshClass, ...]:
-        """The mesh classes of the space."""
-        if self.pools:
-            return pool_menu(self.pools, self.space.node_counts)
-        return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
 
 
 def compile_to_folder(
@@ -287,37 +181,6 @@ def write_trace(plan: Plan, path: Path) -> None:
         path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def setting_of(pipeline: Pipeline, options: Options) -> Setting:
-    """Gather what a pipeline and options say into one setting."""
-    backend = backends.backend(pipeline.spec.target)
-    load_site(pipeline.site, pipeline.position(("cluster", "site")))
-    try:
-        backend.check_pipeline(pipeline.resolved())
-    except TargetRefusal as refusal:
-        raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
-    models = pipeline.model_facts()
-    engines = backend.engines(pipeline.resolved())
-    capabilities = engines[0]
-    space = search_spaces.load_space(options.space)
-    workload = pipeline.workload_facts()
-    work = WorkContext(
-        architectures=pipeline.architectures,
-        prompts=workload.prompts_per_step,
-        samples_per_prompt=workload.samples_per_prompt,
-        minibatches=workload.minibatches_per_step,
-        epochs=workload.epochs_per_batch,
-        prompt_tokens=pipeline.prompt_lengths(),
-        response_tokens=pipeline.response_lengths(),
-        lora_ranks={role: facts.lora_rank for role, facts in models.items()},
-        framework=capabilities.name,
-        engine_class=capabilities.engine_class,
-        class_for=capabilities.class_for,
-    )
-    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
-    context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
-    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)
 
 
 def unrestricted(setting: Setting) -> Setting:

@@ -8,9 +8,10 @@ from functools import cache
 
 from rich.console import Console
 
-from rpegc.compiler import Options, compile_pipeline
+from rpegc.compiler import compile_pipeline
 from rpegc.frontend.load import pipeline_from_text
 from rpegc.plan import Plan
+from rpegc.setting import Options
 
 SMALL = """
 name: small

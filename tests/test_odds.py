@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rpegc.compiler import plan_files, setting_of
+from rpegc.compiler import plan_files
 from rpegc.difference import difference
 from rpegc.errors import InputError
 from rpegc.explain.candidates import candidates, most_different
@@ -23,6 +23,7 @@ from rpegc.explain.odds import factors, odds, periods
 from rpegc.explain.race import race_files
 from rpegc.frontend.load import pipeline_from_text
 from rpegc.plan import Plan, read_plan
+from rpegc.setting import setting_of
 from tests.example_plans import separate_rollout
 from tests.plan_answers import QUICK, SMALL, small_plan
 

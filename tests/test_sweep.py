@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from rpegc.compiler import Options
 from rpegc.errors import InputError
 from rpegc.reasons import Sweep, SweepRow
 from rpegc.report.sweeps import show_sweep, sweep_csv, sweep_html, sweep_svg
+from rpegc.setting import Options
 from rpegc.sweep.files import check_files, write_sweep
 from rpegc.sweep.points import points, read_axis
 from rpegc.sweep.run import _marked, sweep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rpegc.hardware import Figure
-from rpegc.units import GIB, MICROSECOND
+from rpegc.units import GB, GIB, MICROSECOND
 
 PRETRAINING = (
     "fitted to published rows: MosaicML llm-foundry benchmarking README, NVIDIA Megatron-Bridge and NeMo performance "
@@ -65,6 +65,9 @@ FRAMEWORK_BYTES = Figure(1.2 * GIB, "fitted", MEMORY_ROWS + ": CUDA context, com
 FRAGMENTATION_SHARE = assumed(0.04, "blocks that the caching allocator holds but cannot use, of the working set")
 GATHERED_LAYERS = Figure(2.0, "spec", "the layer in use and the prefetched one (FSDP2)")
 ADAM_BYTES = Figure(8.0, "spec", "two FP32 moments per trained weight (AdamW)")
+HOST_UPDATE_BANDWIDTH = assumed(
+    50 * GB, "what one GPU's share of a server's memory moves in DeepSpeed's CPU Adam; a Grace CPU does better"
+)
 GRADIENT_BYTES = Figure(4.0, "spec", "FP32 gradients, reduced in FP32")
 
 # Host memory.

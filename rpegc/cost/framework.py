@@ -45,14 +45,15 @@ class FrameworkConstants:
     of dispatch and permutation per token, expert and channel. `selective_recompute` lists the layer terms that
     selective recompute repeats, with shares. `update_s`: fixed seconds of an optimizer update. `fp8_gemm`: FP8 over
     BF16 asymptote of matrix products, under the flag "fp8". `score_bytes` (forward, backward): traffic per attention
-    score where attention is not fused; 0 where it is. `imbalance`: share of the unbalanced spread between data-parallel
-    ranks that remains. `full_shard_from`: the ZeRO level from which weights are gathered per layer. `known_on`: GPU
-    types with published rows of this class.
-    `recurrence_share`: of the GEMM asymptote that chunked scans reach.
+    score where attention is not fused; 0 where it is. `padded`: every sequence of a step is computed at the length of
+    the longest. `imbalance`: share of the unbalanced spread between data-parallel ranks that remains.
+    `full_shard_from`: the ZeRO level from which weights are gathered per layer. `known_on`: GPU types with published
+    rows of this class. `recurrence_share`: of the GEMM asymptote that chunked scans reach.
 
     Memory: `logit_memory_*` bytes per logit at the peak; `token_memory`, `mlp_memory`, `route_memory` bytes per token
     and channel of a layer in its backward pass (of its width, its MLP, the copies sent to experts), `selective_memory`
     share of activations that selective recompute keeps, `master_bytes` per weight that stays between steps.
+    `host_update`: an offloaded optimizer also steps on the host, so that its states never come to the GPU.
     """
 
     name: str
@@ -97,6 +98,8 @@ class FrameworkConstants:
     route_memory: Figure
     selective_memory: Figure
     master_bytes: Figure
+    padded: bool = False
+    host_update: bool = False
 
 
 def gpu_type(accelerator: str) -> str:

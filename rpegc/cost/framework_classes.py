@@ -205,6 +205,16 @@ _RL_MEGATRON = replace(
     micro_batch_lora_s=rl_passes.MICRO_BATCH_MEGATRON_S,
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
 )
+_DEEPSPEED = replace(
+    _RL_FSDP,
+    name="deepspeed",
+    train_factor=fitted(1.85, "fitted to the OpenRLHF table of 13B and 70B PPO on A800 (arXiv 2405.11143)"),
+    full_shard_from=3,
+    master_bytes=Figure(
+        6.0, "spec", "BF16 weights and an FP32 master copy, both sharded by ZeRO 3 (arXiv 1910.02054, section 3.1)"
+    ),
+    host_update=True,
+)
 _BALANCED = assumed(0.1, "verl deals sequences out with the Karmarkar-Karp method (trainer.balance_batch)")
 
 _KNOWN_ON = {"verl": ("H100", "H800", "H20", "L20"), "nemo-rl": ("H100", "GB200")}
@@ -222,12 +232,10 @@ CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
             )
             for (framework, engine), factor in rl_passes.TRAINING_FACTORS.items()
         },
-        ("deepspeed", "fsdp"): replace(
-            _RL_FSDP,
-            name="deepspeed",
-            train_factor=fitted(1.85, "fitted to the OpenRLHF table of 13B and 70B PPO on A800 (arXiv 2405.11143)"),
-            full_shard_from=3,
-        ),
+        ("deepspeed", "fsdp"): replace(_DEEPSPEED, master_bytes=_RL_FSDP.master_bytes, host_update=False),
+        ("deepspeed", "deepspeed-openrlhf"): replace(_DEEPSPEED, name="deepspeed openrlhf"),
+        # Trainers of TRL pad each rank's samples of a step to the longest of them (trl/trainer/grpo_trainer.py).
+        ("deepspeed", "deepspeed-trl"): replace(_DEEPSPEED, name="deepspeed trl", padded=True),
         ("megatron-bridge", "megatron"): _MEGATRON,
         ("megatron-bridge eager", "megatron"): _MEGATRON_EAGER,
         ("nemo", "megatron"): _NEMO,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rpegc.compiler import Options, compile_pipeline
+from rpegc.compiler import compile_pipeline
 from rpegc.explain.why import explain
 from rpegc.explain.why_not import why_not
 from rpegc.frontend.load import load_pipeline
 from rpegc.plan import Plan, read_plan
 from rpegc.reasons import Explanation, Verdict
+from rpegc.setting import Options
 
 Progress = Callable[[str], None]
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from rpegc.compiler import Setting, bound_plan, decide, structures, variants_of
+from rpegc.compiler import bound_plan, decide, structures, variants_of
 from rpegc.difference import difference
 from rpegc.ir.fusion import unit_of
 from rpegc.plan import Plan
 from rpegc.search.choose import Variant
 from rpegc.search.solver.problem import Cell, GpuStage
 from rpegc.search.tabulate import TableCache, Tables
+from rpegc.setting import Setting
 
 Progress = Callable[[str], None]
 DEGREES = ("tp", "pp", "cp", "ulysses", "ep", "engine_dp")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rpegc.compiler import Options, best_plan, plan_files, setting_of
+from rpegc.compiler import best_plan, plan_files
 from rpegc.difference import difference
 from rpegc.emit import check_replaceable, replace_folder
 from rpegc.explain.candidates import candidates, most_different
@@ -15,6 +15,7 @@ from rpegc.explain.race import race_files
 from rpegc.frontend.load import load_pipeline
 from rpegc.plan import Alternative, Assumption, Plan
 from rpegc.reasons import Odds
+from rpegc.setting import Options, setting_of
 from rpegc.units import format_seconds
 
 Progress = Callable[[str], None]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 from itertools import combinations, product
 
-from rpegc.compiler import Options, setting_of
 from rpegc.cost.work import StageWork, stage_works
 from rpegc.cost.work_depth import stage_depth, stage_work_flops
 from rpegc.explain.guidelines import guidelines
@@ -17,6 +16,7 @@ from rpegc.ir.graph import Op
 from rpegc.ir.period import PeriodResult, evaluate
 from rpegc.plan import Plan, PlannedStage
 from rpegc.reasons import Bottleneck, Explanation, Load, Share, StageWorkDepth
+from rpegc.setting import Options, setting_of
 from rpegc.target import Mesh
 
 FASTER = Fraction(9, 10)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from passes.place import misfits
-from rpegc.compiler import Options, Setting, bound_plan, decide, setting_of, structures, variants_of
+from rpegc.compiler import bound_plan, decide, structures, variants_of
 from rpegc.cost.work import stage_works
 from rpegc.difference import difference
 from rpegc.errors import InputError, NothingFits
@@ -22,6 +22,7 @@ from rpegc.search.diagnose import find_overflow, why_refused
 from rpegc.search.enumerate import legal_layouts
 from rpegc.search.solver.problem import GpuStage, Limit, Problem
 from rpegc.search.tabulate import TableCache
+from rpegc.setting import Options, Setting, setting_of
 from rpegc.units import format_seconds
 
 Progress = Callable[[str], None]

@@ -24,6 +24,7 @@ itself imports no passes."""
 Site = Literal["alps", "isambard", "generic"]
 Objective = Literal["step_time", "gpu_hours", "usd"]
 Target = Literal["verl", "deepspeed", "native"]
+TargetFlavour = Literal["trl", "openrlhf"]
 
 
 Nodes = Annotated[int, Field(ge=1, le=100_000)]

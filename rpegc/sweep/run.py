@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rpegc.compiler import Options, fitting_plan, setting_of
+from rpegc.compiler import fitting_plan
 from rpegc.errors import InputError, MissingPiece, NothingFits
 from rpegc.frontend.load import load_pipeline, pipeline_from_text
 from rpegc.plan import Plan
 from rpegc.reasons import Sweep, SweepRow
+from rpegc.setting import Options, setting_of
 from rpegc.sweep.points import WORKLOAD_AXES, Point, front_axes, points
 
 Done = Callable[[int, int], None]
