@@ -1,6 +1,6 @@
 """The command line: verbs and their options, no logic.
 
-Exit codes: 0 done, 1 a bar is missed (validate), 2 wrong input, 3 nothing fits, 4 our fault.
+Exit codes: 0 done, 1 a check did not hold (validate, compare --exit-code), 2 wrong input, 3 nothing fits, 4 our fault.
 
 Heavy modules are imported inside the verbs, so that `rpegc --help` answers at once.
 """
@@ -11,7 +11,7 @@ import json
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +28,9 @@ app = typer.Typer(
 
 PipelineArgument = Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE", show_default=False)]
 FolderArgument = Annotated[Path, typer.Argument(help="A compiled folder, or its plan.json.", show_default=False)]
+PlanOrPipeline = Annotated[
+    Path, typer.Argument(help="A compiled folder, its plan.json, or a pipeline file.", show_default=False)
+]
 SpaceOption = Annotated[str, typer.Option("--space", help="Search space: quick, default or exhaustive.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -43,6 +46,12 @@ def compile_command(
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
     ] = 0.01,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="Take the plan of the least expected period under the intervals.")
+    ] = False,
+    candidates: Annotated[
+        int, typer.Option("--candidates", min=1, max=9, help="Also write a race of so many unlike plans.")
+    ] = 1,
     unrestricted: Annotated[
         bool, typer.Option("--unrestricted", help="Also say what a plan without the target's limits would gain.")
     ] = False,
@@ -74,11 +83,21 @@ def compile_command(
         checkpoint=checkpoint,
         flavour=flavour,
     )
+    weighed: tuple[Any, ...] = ()
     with console(stderr=True).status("reading") as status:
-        plan, folder = compile_to_folder(pipeline, output, options, status.update)
+        if robust or candidates > 1:
+            from rpegc.explain.compile import compile_among
+
+            plan, folder, weighed = compile_among(pipeline, output, options, robust, candidates, status.update)
+        else:
+            plan, folder = compile_to_folder(pipeline, output, options, status.update)
     if as_json:
         sys.stdout.write(plan.to_json())
     else:
+        if weighed:
+            from rpegc.report.answers import show_odds
+
+            show_odds(weighed, console())
         summary(plan, _visible(str(folder)), console())
     if plan.search.status == "interrupted":
         raise typer.Exit(130)
@@ -130,6 +149,110 @@ def inspect_command(
         sys.stdout.write(plan.to_json())
     else:
         render(plan, _visible(str(folder.parent if folder.name == "plan.json" else folder)), console())
+
+
+@app.command("explain")
+def explain_command(
+    plan: PlanOrPipeline,
+    why_not: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--why-not", help="Condition KEY=VALUE: tp=8, rollout.nodes=2, staleness=1, mode=sync, a pass=on."
+        ),
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option("--space", help="Search space.", show_default="the plan's, else default")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the solver.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a plan is as it is, and why it is not another."""
+    from rpegc.explain.ask import answer
+    from rpegc.report.answers import show_explanation, show_verdict
+    from rpegc.report.terminal import console
+
+    with console(stderr=True).status("reading") as status:
+        explanation, verdicts = answer(plan, why_not or [], space, seed, status.update)
+    if as_json:
+        document = {"verdicts": [v.document() for v in verdicts]} if why_not else explanation.document()
+        typer.echo(json.dumps(document, indent=2))
+    elif why_not:
+        for verdict in verdicts:
+            show_verdict(verdict, console())
+    else:
+        show_explanation(explanation, console())
+
+
+@app.command("compare")
+def compare_command(
+    first: FolderArgument,
+    second: FolderArgument,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the plans differ.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how two plans differ: decisions, figures, seconds term by term, memory."""
+    from dataclasses import asdict
+
+    from rpegc.difference import difference
+    from rpegc.plan import read_plan
+    from rpegc.report.answers import show_difference
+    from rpegc.report.terminal import console
+
+    found = difference(read_plan(first), read_plan(second), (_visible(str(first)), _visible(str(second))))
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"same": found.same}, indent=2))
+    else:
+        show_difference(found, console())
+    if exit_code and not found.same:
+        raise typer.Exit(1)
+
+
+@app.command("sweep")
+def sweep_command(
+    pipeline: PipelineArgument,
+    nodes: Annotated[str | None, typer.Option("--nodes", help="Numbers of nodes: 4,8,16.")] = None,
+    staleness: Annotated[str | None, typer.Option("--staleness", help="Allowed staleness bounds: 0,1.")] = None,
+    response_tokens: Annotated[
+        str | None, typer.Option("--response-tokens", help="Mean response tokens; p99 and max scale with them.")
+    ] = None,
+    batch: Annotated[str | None, typer.Option("--batch", help="Prompts a step: 64,128.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Targets: verl,native.")] = None,
+    hardware: Annotated[str | None, typer.Option("--hardware", help="Machines: gh200-alps,dgx-h100.")] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Show the front; nodes and staleness run up to the pipeline's own.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a plot to this .svg or .html file.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes.")] = 1,
+    space: SpaceOption = "default",
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the solver.")] = 1,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
+    ] = 0.01,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a pipeline at many points: a table, a CSV file, a plot, the Pareto front."""
+    from rpegc.report.sweeps import show_sweep
+    from rpegc.report.terminal import console, counting
+    from rpegc.setting import Options
+    from rpegc.sweep.files import check_files, write_sweep
+    from rpegc.sweep.points import read_axis
+    from rpegc.sweep.run import sweep
+
+    given = {"nodes": nodes, "staleness": staleness, "response-tokens": response_tokens, "batch": batch}
+    given |= {"target": target, "hardware": hardware}
+    axes = {name: read_axis(f"--{name}", text) for name, text in given.items() if text is not None}
+    check_files(csv, plot)
+    options = Options(space=space, seed=seed, tolerance=tolerance)
+    with counting(console(stderr=True), "points") as done:
+        found = sweep(pipeline, axes, options, workers, pareto, done)
+    write_sweep(found, csv, plot)
+    if as_json:
+        typer.echo(json.dumps(found.document(), indent=2))
+    else:
+        show_sweep(found, console(), only_front=pareto)
+    if found.interrupted:
+        raise typer.Exit(130)
 
 
 @app.command("list")

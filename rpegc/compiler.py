@@ -75,15 +75,9 @@ def compile_pipeline(pipeline: Pipeline, options: Options, progress: Progress = 
 
 
 def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
-    """Return the best plan of a setting. Raises InputError or NothingFits."""
-    progress("rewriting")
-    graphs = structures(setting)
+    """Return the best plan of a setting. Raises InputError, or NothingFits with the smallest change that would fit."""
     try:
-        outcome = search(setting, graphs, progress)
-        if outcome.winner is None and outcome.interrupted:
-            raise KeyboardInterrupt
-        if outcome.winner is None:
-            raise _nothing_fits(setting, outcome)
+        outcome = _fitting(setting, progress)
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
         raise NothingFits(problem.message, problem.term, _remedy(setting), _conflict(setting)) from None
@@ -93,6 +87,21 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
     if setting.options.unrestricted and not outcome.interrupted:
         plan = replace(plan, unrestricted=_without_limits(setting, plan, progress))
     return plan
+
+
+def fitting_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
+    """Return the best plan of a setting. Raises InputError, or NothingFits without looking for what would fit."""
+    return bound_plan(setting, _fitting(setting, progress))
+
+
+def _fitting(setting: Setting, progress: Progress) -> Outcome:
+    progress("rewriting")
+    outcome = search(setting, structures(setting), progress)
+    if outcome.winner is None and outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.winner is None:
+        raise _nothing_fits(setting, outcome)
+    return outcome
 
 
 def _without_limits(setting: Setting, plan: Plan, progress: Progress) -> Unrestricted | None:
@@ -239,14 +248,19 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     """Price and solve the structures; the outcome's winner is None if nothing fits."""
     cache = TableCache()
     progress("pricing")
-    variants = _variants(setting, graphs, cache)
+    variants = variants_of(setting, graphs, cache)
     progress("searching")
+    return decide(setting, variants)
+
+
+def decide(setting: Setting, variants: tuple[Variant, ...]) -> Outcome:
+    """Solve priced structures; the outcome's winner is None if nothing fits."""
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
     return choose(variants, limit, solver_of(setting), gain, setting.pipeline.spec.objective)
 
 
-def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
+def variants_of(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
     """Price the structures; one in which some stage has no layout is passed over, unless all are such."""
     variants: list[Variant] = []
     problems: list[InputError | NothingFits] = []

@@ -312,3 +312,34 @@ def test_the_same_input_gives_the_same_bytes(compiled: Path, tmp_path: Path) -> 
     first = {p.relative_to(compiled): p.read_bytes() for p in sorted(compiled.rglob("*")) if p.is_file()}
     second = {p.relative_to(again): p.read_bytes() for p in sorted(again.rglob("*")) if p.is_file()}
     assert first == second
+
+
+def test_compare_tells_by_its_exit_code_whether_plans_differ(run: Run, compiled: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    plan = json.loads((compiled / "plan.json").read_text(encoding="utf-8"))
+    other.write_text(json.dumps(plan | {"period_s": 2 * plan["period_s"]}), encoding="utf-8")
+    assert run("compare", compiled, compiled, "--exit-code")[0] == 0
+    assert run("compare", compiled, other)[0] == 0
+    code, out, err = run("compare", compiled, other, "--exit-code", "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["same"] is False
+
+
+def test_explain_answers_from_the_folder_alone(run: Run, compiled: Path) -> None:
+    code, out, err = run("explain", compiled)
+    assert (code, err) == (0, "")
+    for words in ("bound by the cycle", "next bottleneck", "goes along"):
+        assert words in out
+    code, out, err = run("explain", compiled, "--why-not", "placement=nowhere", "--json")
+    assert code == 0
+    assert json.loads(out)["verdicts"][0]["kind"] == "capability"
+    code, out, err = run("explain", compiled, "--why-not", "warp=9")
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+def test_a_sweep_checks_its_axes_and_files_first(run: Run) -> None:
+    assert run("sweep", EXAMPLE, "--nodes", "4,4")[0] == 2
+    code, out, err = run("sweep", EXAMPLE, "--nodes", "4", "--plot", "plot.png")
+    assert (code, out) == (2, "")
+    assert ".svg" in err

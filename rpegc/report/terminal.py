@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +20,15 @@ def console(stderr: bool = False) -> Console:
     """Return a console of the terminal's width, or of 160 columns where the output is no terminal."""
     screen = Console(stderr=stderr, highlight=False, soft_wrap=False)
     return screen if screen.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+
+
+@contextmanager
+def counting(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (done, all) that moves a progress bar; it shows nothing where there is no terminal."""
+    columns = (TextColumn("{task.completed}/{task.total} " + what), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def listing(rows: Sequence[Mapping[str, str]], console: Console) -> None:
@@ -233,8 +244,12 @@ def _next(plan: Plan, folder: str) -> RenderableType:
     )
 
 
-def _table(*columns: str) -> Table:
+def grid(*columns: str) -> Table:
+    """Return an empty table without lines, with these columns (none: no header)."""
     table = Table(box=None, pad_edge=True, show_header=bool(columns), header_style="dim")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+_table = grid

@@ -117,6 +117,19 @@ def why_unused(stage: Stage, mesh: MeshClass, facts: dict[str, int | float], rul
     return f"{stage.name} has no layout on {mesh} GPUs" + (f": {reason}" if reason else "")
 
 
+def why_refused(
+    stage: Stage, mesh: MeshClass, facts: dict[str, int | float], rules: tuple[Rule, ...], field: str
+) -> str:
+    """Return the message of the rule on a layout field that refuses most layouts of a stage; "" if none does.
+
+    The target's own rules come before arithmetic.
+    """
+    names = {rule.name for rule in rules}
+    refused = [pair for pair in _refused(stage, mesh, facts, rules) if f"{{{field}}}" in pair[1].message]
+    refused.sort(key=lambda pair: pair[1].name not in names)
+    return f"{_reason(stage, mesh, facts, refused)} [{refused[0][1].source}]" if refused else ""
+
+
 def _refused(
     stage: Stage, mesh: MeshClass, facts: dict[str, int | float], rules: tuple[Rule, ...]
 ) -> list[tuple[int, Rule]]:
