@@ -17,7 +17,6 @@ from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
 from rpegc.cost.table import MemoryTerm
-from rpegc.cost.transitions import Link, link_between
 from rpegc.cost.work import StageWork, stage_works
 from rpegc.emit import EmittedFile, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
@@ -291,7 +290,7 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
     problem = build(
         graph,
         tables,
-        sync_prices(graph, tables, works, machine, pools, _link(setting)),
+        sync_prices(graph, tables, works, machine, pools, setting.link),
         setting.ties_for(graph),
         ladder_of(graph.tree, homes),
         MeshClass(setting.nodes, max([machine.gpus_per_node, *(pool.gpus_per_node for pool in pools.values())])),
@@ -303,15 +302,6 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
 
 def _sum(terms: tuple[MemoryTerm, ...]) -> float:
     return sum(float(term.bytes.sum()) for term in terms)
-
-
-def _link(setting: Setting) -> Link | None:
-    """Return the network between the pools of unlike machines."""
-    if not setting.pools:
-        return None
-    assert setting.pipeline.spec.cluster.pools is not None, "pools come from the pipeline"
-    one, other = (pool.machine for pool in setting.pools)
-    return link_between(one, other, setting.pipeline.spec.cluster.pools.link_bandwidth)
 
 
 def bound_plan(setting: Setting, outcome: Outcome) -> Plan:

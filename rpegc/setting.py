@@ -11,6 +11,7 @@ import search_spaces
 from backends.site import load_site
 from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
+from rpegc.cost.transitions import Link, link_between
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.emit import Backend, TargetRefusal
 from rpegc.errors import InputError
@@ -124,6 +125,15 @@ class Setting:
             }
             for stage in gpu
         }
+
+    @property
+    def link(self) -> Link | None:
+        """The network between the pools of unlike machines."""
+        if not self.pools:
+            return None
+        assert self.pipeline.spec.cluster.pools is not None, "pools come from the pipeline"
+        one, other = (pool.machine for pool in self.pools)
+        return link_between(one, other, self.pipeline.spec.cluster.pools.link_bandwidth)
 
     @property
     def meshes(self) -> tuple[MeshClass, ...]:
