@@ -64,7 +64,8 @@ def engine_memory(architecture: Architecture, machine: Machine, shape: EngineSha
     channels = 4.0 * architecture.hidden + (2.0 * widest + 2.0 * inner) / shape.tp
     activations = layouts["batched_tokens"] * channels * _BF16_BYTES
     logits = layouts["max_sequences"] * architecture.vocabulary * _FP32_BYTES * LOGIT_COPIES.value
-    workspace = WORKSPACE_BASE_BYTES.value + activations + logits
+    base = WORKSPACE_BASE_BYTES.value * np.where(shape.tp * shape.pp > 1, 1.0, 0.25)
+    workspace = base + activations + logits
     budget = layouts["memory_fraction"] * machine.accelerator.hbm_bytes.value
     return EngineMemory(weights, workspace, np.maximum(budget - weights - workspace, 0.0))
 

@@ -202,6 +202,14 @@ _RL_MEGATRON = replace(
     micro_batch_lora_s=fitted(0.29 * MILLISECOND, RL_LOGS),
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
 )
+_IN_PLACE = (
+    "BF16 logits, overwritten by their gradient, and the gradient before the division by the temperature: without an "
+    "entropy bonus, verl's default, the loss works in place (verl/workers/actor/dp_actor.py, inplace_backward)"
+)
+_COMPILED = (
+    "BF16 logits; log-probabilities and the compiled entropy keep nothing of their size, the odd byte is the buffer in "
+    "which the next micro-batch begins (verl/workers/actor/dp_actor.py, compute_entropy_from_logits)"
+)
 _BALANCED = assumed(0.1, "verl deals sequences out with the Karmarkar-Karp method (trainer.balance_batch)")
 
 CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
@@ -213,6 +221,8 @@ CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
             forward_factor=fitted(1.11, RL_LOGS),
             imbalance=_BALANCED,
             known_on=("H100", "H800", "H20"),
+            logit_memory_train=Figure(4.0, "spec", _IN_PLACE),
+            logit_memory_forward=Figure(3.0, "assumed", _COMPILED),
         ),
         ("verl", "megatron"): replace(
             _RL_MEGATRON,
