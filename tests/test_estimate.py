@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from example_plans import separate_rollout
 from typer.testing import CliRunner
 
 from rpegc.cli import app
@@ -164,3 +165,16 @@ def test_a_table_lists_what_it_cannot_decide(tmp_path: Path) -> None:
     document = json.loads(found.stdout)
     assert [one["name"] for one in document["estimates"]] == ["one"]
     assert [one["name"] for one in document["undecided"]] == ["two", "three"]
+
+
+def test_a_compiled_plan_is_priced_as_the_search_priced_it() -> None:
+    plan, _ = separate_rollout()
+    one = estimate(given_by_plan(plan))
+    assert one.fits
+    assert one.stages == {stage.name: stage.seconds for stage in plan.stages if stage.layout is not None}
+    by_stage = {phase.phase: phase for phase in one.memory}
+    for phase in plan.memory:
+        again = by_stage[phase.phase]
+        assert again.device_total_bytes == pytest.approx(phase.device_total_bytes)
+        assert again.host_total_bytes == pytest.approx(phase.host_total_bytes)
+        assert again.fit_probability == pytest.approx(phase.fit_probability)

@@ -64,6 +64,8 @@ def test_what_is_left_out_is_predicted_worse_than_what_was_fitted(results: list[
 
 def test_intervals_cover_about_four_of_five_left_out_rows(results: list[FamilyResult]) -> None:
     for result in results:
+        if result.definition.verdict:
+            continue
         if len(result.row_ids) >= 20 and len(set(result.parts)) >= 3:  # two parts say little about a third
             assert 0.7 <= result.coverage <= 0.9, result.family
 

@@ -98,6 +98,8 @@ class FamilyResult:
 
     def band(self, without: str | None = None) -> tuple[float, float]:
         """Return the multipliers of an 80 % interval: residual quantiles of left-out rows, of the other parts only."""
+        if self.definition.verdict:
+            return 1.0, 1.0
         used = np.array([part != without for part in self.parts])
         ratio = (self.measured / self.left_out)[used if used.any() else ~used]
         low, high = np.quantile(ratio, BAND)
@@ -105,7 +107,10 @@ class FamilyResult:
 
     @property
     def coverage(self) -> float:
-        """Share of the left-out rows inside an 80 % interval that rests on the other parts' residuals."""
+        """Share of the left-out rows inside an 80 % interval that rests on the other parts' residuals.
+
+        Of verdicts: the share that is right.
+        """
         bands = {part: self.band(part) for part in set(self.parts)}
         low, high = (np.array([bands[part][side] for part in self.parts]) * self.left_out for side in (0, 1))
         return float(np.mean((low <= self.measured) & (self.measured <= high)))
