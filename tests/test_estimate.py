@@ -9,9 +9,11 @@ import pytest
 from example_plans import separate_rollout
 from typer.testing import CliRunner
 
+from rpegc.catalog import catalogue_models
 from rpegc.cli import app
 from rpegc.errors import InputError
 from rpegc.estimate import Estimate, estimate, given_by_launch, given_by_plan
+from rpegc.importers.verl import read_launch
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 SCRIPT = """
@@ -178,3 +180,15 @@ def test_a_compiled_plan_is_priced_as_the_search_priced_it() -> None:
         assert again.device_total_bytes == pytest.approx(phase.device_total_bytes)
         assert again.host_total_bytes == pytest.approx(phase.host_total_bytes)
         assert again.fit_probability == pytest.approx(phase.fit_probability)
+
+
+def test_what_the_backend_writes_is_read_back_as_the_same_layouts() -> None:
+    plan, files = separate_rollout()
+    text = files["launch/verl_overrides.txt"].content.decode()
+    launch = read_launch(text, "launch", "gh200-alps", None, catalogue_models())
+    for stage in plan.stages:
+        if stage.layout is not None:
+            again = launch.layouts[stage.op, stage.model]
+            mesh = launch.meshes[stage.op, stage.model]
+            assert again == stage.layout, stage.name
+            assert mesh.mesh_class == plan.mesh(stage.mesh).mesh_class, stage.name

@@ -98,7 +98,7 @@ def unpadded_tokens(shape: StepShape, sequences: FloatArray, longest: FloatArray
     group = np.minimum(sequences, float(work.samples_per_prompt))
     spread = LARGEST_MICRO_BATCH * deviation * np.sqrt(sequences * (1.0 + (group - 1.0) * GROUP_CORRELATION))
     tokens = (sequences * mean + spread) / shape.sequence_ranks
-    return np.maximum(np.minimum(tokens, sequences * longest), longest)
+    return np.asarray(np.maximum(np.minimum(tokens, sequences * longest), longest), dtype=np.float64)
 
 
 def gathered_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
