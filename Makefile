@@ -1,8 +1,10 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
-# Budget in minutes on two cores, from nothing (CI runs check, test, the figures and validate; in all under 40):
-#   environment 2   check 2   test 12   figures 3   validate 1   |   proofs 15 (installs torch), proof-slurm 3 (installs SLURM
-#   with apt-get, as root); neither is part of CI yet
+# Budget in minutes on two cores, from nothing (CI runs check, test, the figures, validate and proof-native-short; in
+# all under 40):
+#   environment 2   check 2   test 12   figures 3   validate 1   proof-native-short 4 (of it 1 to install torch)
+#   not part of CI: proofs 15 (installs torch), proof-deepspeed 8 (installs torch), proof-slurm 8 (installs SLURM with
+#   apt-get, as root, and uses that environment), proof-native 15, demo-native 3
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -15,10 +17,10 @@ NATIVE := $(CACHE)/native
 export RPEGC_CACHE := $(abspath $(CACHE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures validate proofs proof-slurm clean
+.PHONY: help demo demo-native proof-native proof-native-short test check lint types format golden figures measured-table validate exactness scaling proofs proof-deepspeed proof-slurm clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +74,9 @@ format: $(STAMP)  ## rewrite the sources in the house format
 golden: $(STAMP)  ## rewrite the golden texts; read the difference before you commit it
 	$(BIN)/python -m pytest --update-golden
 
+measured-table: $(STAMP)  ## write the errors of `rpegc validate` into README.md and docs/model.md
+	$(BIN)/python benchmarks/measured_table.py
+
 figures: $(STAMP)  ## measure what README states: search time, gap, memory, start-up, layouts a second
 	$(BIN)/python benchmarks/figures.py
 	$(BIN)/python benchmarks/breadth.py
@@ -80,11 +85,22 @@ figures: $(STAMP)  ## measure what README states: search time, gap, memory, star
 validate: $(STAMP)  ## prices against published measurements; fails where a family got worse than listed
 	$(BIN)/rpegc validate --expected --html out/validation.html
 
+exactness: $(STAMP)  ## integer program against exhaustive search on 500 random pipelines with all structures
+	$(BIN)/python benchmarks/exactness.py
+
+scaling: $(STAMP)  ## the joint search on 256 to 16,384 GPUs, with its size menu, gap and memory
+	$(BIN)/python benchmarks/scaling.py
+
 proofs: $(STAMP)  ## verl's validate_config and dataclasses on every example (level L1; about 1.5 GB)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider --ignore=tests/test_slurm_proof.py --ignore=tests/test_slurm_pools.py \
+		--ignore=tests/test_slurm_deepspeed.py --ignore=tests/test_deepspeed_proof.py
+
+proof-deepspeed: $(STAMP)  ## DeepSpeed and TRL train with the emitted files on CPUs (about 1.5 GB)
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_deepspeed_proof.py tests/test_openrlhf_flavour.py
 
 proof-slurm: $(STAMP)  ## a real SLURM on 127.0.0.1 runs the emitted job scripts (Debian or Ubuntu, as root)
-	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py
+	$(BIN)/python -m pytest -m proof -p no:cacheprovider tests/test_slurm_proof.py tests/test_slurm_pools.py \
+		tests/test_slurm_deepspeed.py
 
 clean:  ## remove what was built
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from passes.quantize import PRECISION
 from rpegc.errors import InputError
+from rpegc.ir.fusion import composites
 from rpegc.ir.graph import Graph, Scalar, Stage
 from rpegc.rewrite import Context, ModelFacts
 
@@ -25,24 +27,40 @@ TILES: Mapping[str, tuple[str, Callable[[int, ModelFacts], bool]]] = {
 class Parallelize:
     """Attach to each GPU stage the values of each layout field that space, target and model have in common.
 
-    The graph remembers the training engine whose layouts these are.
+    Where the target has a menu of its own for a field, that stands for the space's list. The graph remembers the
+    training engine whose layouts these are.
 
-    Law: only domains are added, so no rewrite is recorded. A dense model has no experts to split: `ep` and `etp` are 1
-    whatever the space lists. Raises `InputError` if the space lists no value that is left.
+    Law: only domains are added, so no rewrite is recorded. Members of a composite run under one layout: they get
+    the values that all of them may take; where a field has none, the graph has no alternative. A dense model has no
+    experts to split: `ep` and `etp` are 1 whatever the space lists. Raises `InputError` if the space lists no
+    value that is left.
     """
 
     name: ClassVar[str] = "parallelize"
     semantics: ClassVar[str] = "exact"
 
     def alternatives(self, graph: Graph, context: Context) -> tuple[Graph, ...]:
-        """Return the one graph with domains."""
-        stages = tuple(
-            replace(stage, layouts=_domain(stage, context)) if stage.op.on_gpus else stage for stage in graph.stages
-        )
+        """Return the one graph with domains, or none."""
+        domains = {stage.name: _domain(stage, context) for stage in graph.stages if stage.op.on_gpus}
+        for members in composites(graph).values():
+            together = _in_common([domains[stage.name] for stage in members])
+            if not all(values for _, values in together):
+                return ()
+            domains |= dict.fromkeys((stage.name for stage in members), together)
+        stages = tuple(replace(stage, layouts=domains.get(stage.name, ())) for stage in graph.stages)
         return (replace(graph, stages=stages, engine=context.capabilities.engine),)
 
 
-def _domain(stage: Stage, context: Context) -> tuple[tuple[str, tuple[Scalar, ...]], ...]:
+Domain = tuple[tuple[str, tuple[Scalar, ...]], ...]
+
+
+def _in_common(domains: list[Domain]) -> Domain:
+    """Return the values that all domains list, in the order of the first."""
+    others = [dict(domain) for domain in domains[1:]]
+    return tuple((name, tuple(v for v in values if all(v in o[name] for o in others))) for name, values in domains[0])
+
+
+def _domain(stage: Stage, context: Context) -> Domain:
     fields = sorted(field for op, field in context.space if op == stage.op.value)
     return tuple((field, _values(stage, field, context)) for field in fields)
 
@@ -51,7 +69,10 @@ def _values(stage: Stage, field: str, context: Context) -> tuple[Scalar, ...]:
     model = context.models[stage.model]
     if field in ("ep", "etp") and model.experts == 0:
         return (1,)
-    listed = tuple(dict.fromkeys(context.space[(stage.op.value, field)]))
+    key = (stage.op.value, field)
+    listed = tuple(dict.fromkeys(context.capabilities.menus.get(key, context.space[key])))
+    if field == PRECISION and stage.attribute(PRECISION):
+        listed = (stage.attribute(PRECISION),)  # a rewrite has decided it
     accepted = context.capabilities.accepted(stage.op.value, stage.model, field) or listed
     both = tuple(value for value in listed if value in accepted)
     law, tiles = TILES.get(field, ("", lambda value, model: True))

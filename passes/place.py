@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from passes.homes import homes_of
 from passes.vocabulary import fired, publications
+from rpegc.ir.fusion import composites, units
 from rpegc.ir.graph import Edge, Graph, Op
 from rpegc.rewrite import Context
 from rpegc.target import PlacementPattern
@@ -39,12 +40,23 @@ class Place:
         return tuple(placed.values())
 
     def _placed(self, graph: Graph, pattern: PlacementPattern) -> Graph:
+        homes = common_homes(graph, pattern)
         stages = tuple(
-            replace(stage, meshes=homes_of(pattern, stage)) if stage.op.on_gpus else stage for stage in graph.stages
+            replace(stage, meshes=homes[stage.name]) if stage.op.on_gpus else stage for stage in graph.stages
         )
         edges = (*graph.edges, *_barrier(graph)) if pattern.barrier else graph.edges
         placed = replace(graph, stages=stages, edges=edges, tree=pattern.parents, mode=pattern.mode)
         return placed.recorded(self.name, self.semantics, pattern.name)
+
+
+def common_homes(graph: Graph, pattern: PlacementPattern) -> dict[str, tuple[int, ...]]:
+    """Return the tree nodes that each GPU stage may sit on; members of a composite sit where all of them may."""
+    homes: dict[str, tuple[int, ...]] = {}
+    for members in units(graph).values():
+        allowed = [set(homes_of(pattern, stage)) for stage in members if stage.op.on_gpus]
+        if allowed:
+            homes |= dict.fromkeys((stage.name for stage in members), tuple(sorted(set.intersection(*allowed))))
+    return homes
 
 
 def _in_pools(graph: Graph) -> Iterator[Graph]:
@@ -104,6 +116,9 @@ def misfits(graph: Graph, pattern: PlacementPattern) -> Iterator[str]:
     for name in pattern.forbids:
         if fired(graph, name):
             yield f"`{pattern.name}` cannot express the rewrite {name}"
+    for unit, members in composites(graph).items():
+        if not common_homes(graph, pattern)[members[0].name] and all(homes_of(pattern, stage) for stage in members):
+            yield f"`{pattern.name}` has no one place for all of `{unit}`"
     roles = {stage.model for stage in graph.stages}
     for value, role in pattern.refuses.items():
         if any(edge.value == value for edge in graph.edges) and (not role or role in roles):

@@ -11,6 +11,9 @@ BEHAVIOUR_LOGPROBS = "behaviour_logprobs"
 """Log-probs as the generating engine saw them."""
 REFERENCE_LOGPROBS = "reference_logprobs"
 ADVANTAGES = "advantages"
+VALUES = "values"
+SCOPE = "scope"
+"""Attribute of a function: what its result for one sample depends on ("sample", "group" or "batch")."""
 
 
 def old_logprob_stages(graph: Graph) -> tuple[Stage, ...]:
@@ -45,3 +48,16 @@ def fired(graph: Graph, name: str) -> bool:
 def forbidden_somewhere(name: str, context: Context) -> bool:
     """Whether some placement of the target cannot express a rewrite, so that the graph without it stays of use."""
     return any(name in pattern.forbids for pattern in context.capabilities.placements)
+
+
+def per_sample(graph: Graph, function: Stage) -> bool:
+    """Whether a function treats each sample alone: it says so (`scope`), or it judges an engine's samples directly.
+
+    A function that makes advantages without saying so may whiten them over the batch, as PPO's do in common targets.
+    """
+    scope = function.attribute(SCOPE)
+    if scope:
+        return scope == "sample"
+    read = [graph.stage(edge.source).op for edge in graph.into(function.name)]
+    makes_advantages = any(edge.value == ADVANTAGES for edge in graph.out_of(function.name))
+    return bool(read) and all(op is Op.GENERATE for op in read) and not makes_advantages

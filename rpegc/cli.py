@@ -43,13 +43,37 @@ def compile_command(
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, max=1.0, help="Gap at which a plan counts as proven.")
     ] = 0.01,
+    unrestricted: Annotated[
+        bool, typer.Option("--unrestricted", help="Also say what a plan without the target's limits would gain.")
+    ] = False,
+    trials: Annotated[int, typer.Option("--trials", min=0, max=1000, help="Knobs to try by simulation.")] = 0,
+    storage: Annotated[
+        Path | None, typer.Option("--storage", help="File that keeps the trials, to go on from.", show_default="none")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="File that keeps what is solved.", show_default="none")
+    ] = None,
+    flavour: Annotated[
+        str,
+        typer.Option("--flavour", help="Trainer on deepspeed: trl or openrlhf.", show_default="pipeline's"),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan and write it with its launch scripts."""
-    from rpegc.compiler import Options, compile_to_folder
+    from rpegc.compiler import compile_to_folder
     from rpegc.report.terminal import console, summary
+    from rpegc.setting import Options
 
-    options = Options(space=space, seed=seed, tolerance=tolerance)
+    options = Options(
+        space=space,
+        seed=seed,
+        tolerance=tolerance,
+        unrestricted=unrestricted,
+        trials=trials,
+        storage=storage,
+        checkpoint=checkpoint,
+        flavour=flavour,
+    )
     with console(stderr=True).status("reading") as status:
         plan, folder = compile_to_folder(pipeline, output, options, status.update)
     if as_json:

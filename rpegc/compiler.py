@@ -6,139 +6,53 @@ pipeline.yaml -> RPEG -> passes -> variants -> price tables -> problems -> best 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
-import backends
 import passes
-import search_spaces
-from backends.site import load_site
+from backends.unrestricted import capabilities as free_capabilities
 from passes.homes import homes_of
 from passes.place import Place, misfits
-from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.table import MemoryTerm
 from rpegc.cost.transitions import Link, link_between
-from rpegc.cost.work import StageWork, WorkContext, stage_works
-from rpegc.emit import Backend, EmittedFile, TargetRefusal, check_replaceable, replace_folder
+from rpegc.cost.work import StageWork, stage_works
+from rpegc.emit import EmittedFile, check_replaceable, replace_folder
 from rpegc.errors import InputError, NothingFits
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import load_pipeline
 from rpegc.frontend.pipeline import Pipeline
-from rpegc.hardware import Machine, Pool, load_machine, machine_names
-from rpegc.ir.graph import Graph, Op
+from rpegc.hardware import load_machine, machine_names
+from rpegc.ir.graph import Graph
 from rpegc.ir.text import print_graph
 from rpegc.ir.verify import verify
-from rpegc.plan import Plan, Simulation, Target
+from rpegc.knobs import Knobs, domain_of, knobs_in, tune, worth_it
+from rpegc.plan import Plan, Simulation, Target, Unrestricted
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
-from rpegc.rewrite import Context, run_passes
-from rpegc.search.assemble import Request, assemble
+from rpegc.rewrite import Pass, run_passes
+from rpegc.search.assemble import Request, assemble, knobs_of_graph
 from rpegc.search.build import build
+from rpegc.search.checkpoint import remembering
 from rpegc.search.choose import Outcome, Solver, Variant, choose
+from rpegc.search.conflict import smallest_conflict
 from rpegc.search.diagnose import find_overflow, no_layout, why_unused
-from rpegc.search.facts import stage_facts
 from rpegc.search.fixed import check_stages, check_ties, with_fixed
-from rpegc.search.meshes import mesh_menu, pool_menu
+from rpegc.search.ladder import ladder_of
 from rpegc.search.pairs import sync_prices
 from rpegc.search.remedy import smallest_change, smallest_pool_change
-from rpegc.search.solver.problem import Limit, Template
-from rpegc.search.solver.solve_ilp import solve as solve_ilp
+from rpegc.search.solver.problem import Limit
 from rpegc.search.tabulate import TableCache, pool_of, tabulate
+from rpegc.setting import Options, Setting, setting_of
 from rpegc.simulate import Trace, simulate
-from rpegc.target import Capabilities, MeshClass
+from rpegc.target import MeshClass
 
 Progress = Callable[[str], None]
-PoolLimits = dict[str, tuple[tuple[float, float], tuple[MemoryTerm, ...]]]
-"""By pool: bytes of one GPU and of one node's host, and what every node holds whatever the plan."""
-
 SIMULATED_STEPS = (10, 100)
 """Least and most steps behind the plan's simulated figures; 100 know the mean to a tenth of one step's deviation."""
 SIMULATED_RESPONSES = 1_000_000
 """Responses to draw for them, which takes a fifth of a second: large steps vary less, and need fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a compilation can be asked for beyond the pipeline: search space, seed, proof tolerance, solver."""
-
-    space: str = "default"
-    seed: int = 1
-    tolerance: float = 0.01
-    solver: Solver = solve_ilp
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything that stays the same while variants are priced and solved.
-
-    `context` and `work` are those of the target's first training engine; `of_engine` returns the setting of another.
-    """
-
-    pipeline: Pipeline
-    backend: Backend
-    machine: Machine
-    nodes: int
-    space: search_spaces.Space
-    context: Context
-    work: WorkContext
-    options: Options
-    engines: tuple[Capabilities, ...] = ()
-    pools: tuple[Pool, ...] = ()
-    """The pools of a cluster of unlike machines; `machine` is the first one's, `nodes` those of all. Else none."""
-
-    @property
-    def machines(self) -> dict[str, Machine]:
-        """The machine of each pool of unlike machines."""
-        return {pool.name: pool.machine for pool in self.pools}
-
-    def of_engine(self, name: str) -> Setting:
-        """Return the setting of the training engine of this name."""
-        found = next((engine for engine in self.engines if engine.engine == name), self.context.capabilities)
-        if found is self.context.capabilities:
-            return self
-        work = replace(self.work, engine_class=found.engine_class, class_for=found.class_for)
-        return replace(self, context=replace(self.context, capabilities=found), work=work)
-
-    @property
-    def capacities_bytes(self) -> tuple[float, float]:
-        """Memory of one GPU and of one node's host."""
-        return self.machine.accelerator.hbm_bytes.value, self.machine.host_bytes.value
-
-    def pool_limits(self, works: Mapping[str, StageWork]) -> PoolLimits:
-        """Return capacities and what every node holds, for each pool of unlike machines."""
-        limits = {}
-        for pool in self.pools:
-            own = replace(self, machine=pool.machine)
-            limits[pool.name] = (own.capacities_bytes, own.node_terms(works))
-        return limits
-
-    @property
-    def usd_per_gpu_hour(self) -> float | None:
-        """The user's price of a GPU hour, or the catalogue's."""
-        given, known = self.pipeline.spec.cluster.usd_per_gpu_hour, self.machine.usd_per_gpu_hour
-        return given if given is not None else None if known is None else known.value
-
-    def node_terms(self, works: Mapping[str, StageWork]) -> tuple[MemoryTerm, ...]:
-        """Return what every node holds whatever the plan: system, object store, data workers."""
-        stores = [object_store_bytes(work, self.machine) for work in works.values() if work.op is Op.GENERATE]
-        workers = [work.workers_per_node for work in works.values() if work.op is Op.FUNCTION]
-        most = min(max(workers, default=1), int(self.machine.host_cores.value))
-        return node_terms(max(stores, default=0.0), reward_workers=most)
-
-    def facts(self, graph: Graph, works: Mapping[str, StageWork]) -> dict[str, dict[str, int | float]]:
-        """Return, for every stage with a layout, the context columns that rules may read."""
-        gpu = [stage.name for stage in graph.stages if stage.op.on_gpus]
-        machine = {name: self.machines.get(pool_of(graph.stage(name)), self.machine) for name in gpu}
-        return {name: stage_facts(works[name], self.work, machine[name]) for name in gpu}
-
-    @property
-    def meshes(self) -> tuple[MeshClass, ...]:
-        """The mesh classes of the space."""
-        if self.pools:
-            return pool_menu(self.pools, self.space.node_counts)
-        return mesh_menu(self.nodes, self.machine.gpus_per_node, self.space.node_counts, self.space.slices)
 
 
 def compile_to_folder(
@@ -172,8 +86,71 @@ def best_plan(setting: Setting, progress: Progress = lambda _: None) -> Plan:
             raise _nothing_fits(setting, outcome)
     except NothingFits as problem:
         progress("nothing fits: looking for the smallest change that would")
-        raise NothingFits(problem.message, problem.term, _remedy(setting)) from None
-    return _plan(setting, outcome)
+        raise NothingFits(problem.message, problem.term, _remedy(setting), _conflict(setting)) from None
+    plan = bound_plan(setting, outcome)
+    if setting.options.trials and not outcome.interrupted:
+        plan = _tuned(setting, plan, progress)
+    if setting.options.unrestricted and not outcome.interrupted:
+        plan = replace(plan, unrestricted=_without_limits(setting, plan, progress))
+    return plan
+
+
+def _without_limits(setting: Setting, plan: Plan, progress: Progress) -> Unrestricted | None:
+    """Return what the best plan without the target's limits would gain; None if that search was interrupted."""
+    progress("searching without the target's limits")
+    free = unrestricted(setting)
+    outcome = search(free, structures(free), progress)
+    if outcome.winner is None or outcome.winner.solution.period is None or not outcome.winner.cost:
+        return None
+    period_s = float(outcome.winner.solution.period) / 1000.0
+    bound_s = period_s * min(1.0, outcome.bound_cost / outcome.winner.cost)
+    names = tuple(rewrite.name for rewrite in outcome.winner.variant.graph.rewrites)
+    return Unrestricted(period_s, bound_s, 1.0 - period_s / plan.period_s, names)
+
+
+def _tuned(setting: Setting, plan: Plan, progress: Progress) -> Plan:
+    """Return the plan with the best knobs that a few trials find: solved at each, judged by simulation."""
+    cache, allow, options = TableCache(), setting.context.allow, setting.options
+
+    def evaluate(wanted: Knobs) -> Plan | None:
+        progress(f"knobs: {wanted.chunks} chunks, tail {wanted.tail_share:g}, staleness {wanted.staleness}")
+        graphs = structures(setting, passes.with_knobs(wanted.chunks, wanted.tail_share))
+        chosen = [graph for graph in graphs if knobs_in(knobs_of_graph(graph)) == wanted]
+        variants = tuple(variant_of(setting, graph, cache) for graph in chosen)
+        limit = Limit(tolerance=options.tolerance, seed=options.seed, follow_up_time=0.0)
+        outcome = choose(variants, limit, solver_of(setting), 0.0, setting.pipeline.spec.objective)
+        return None if outcome.winner is None else bound_plan(setting, outcome)
+
+    domain = domain_of(setting.context.capabilities.structures, allow.max_staleness)
+    gains = worth_it(plan, allow.minimum_gain)
+    return tune(plan, evaluate, domain, options.trials, options.seed, options.storage, gains).plan
+
+
+def solver_of(setting: Setting) -> Solver:
+    """Return the solver of a setting, which keeps what it solved if there is a checkpoint."""
+    options = setting.options
+    return remembering(options.solver, options.checkpoint) if options.checkpoint else options.solver
+
+
+def _conflict(setting: Setting) -> tuple[str, ...]:
+    """Return the fewest of the user's fixed fields that no plan satisfies together; () if they are not to blame."""
+    fixed = setting.pipeline.spec.fix
+    entries = [(stage, field) for stage, fields in fixed.items() for field in fields]
+    if not entries:
+        return ()
+
+    def holds(kept: tuple[tuple[str, str], ...]) -> bool:
+        fix = {stage: {f: v for f, v in fields.items() if (stage, f) in kept} for stage, fields in fixed.items()}
+        pipeline = replace(setting.pipeline, spec=setting.pipeline.spec.model_copy(update={"fix": fix}))
+        options = replace(setting.options, space="quick", tolerance=0.9, checkpoint=None)
+        try:
+            attempt = setting_of(pipeline, options)
+            return search(attempt, structures(attempt)[:1]).winner is not None
+        except (InputError, NothingFits):
+            return False
+
+    found = smallest_conflict(entries, holds)
+    return tuple(f"fix.{stage}.{field}: {fixed[stage][field]}" for stage, field in found)
 
 
 def plan_files(plan: Plan, setting: Setting) -> dict[str, EmittedFile]:
@@ -197,39 +174,19 @@ def write_trace(plan: Plan, path: Path) -> None:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def setting_of(pipeline: Pipeline, options: Options) -> Setting:
-    """Gather what a pipeline and options say into one setting."""
-    backend = backends.backend(pipeline.spec.target)
-    load_site(pipeline.site, pipeline.position(("cluster", "site")))
-    try:
-        backend.check_pipeline(pipeline.resolved())
-    except TargetRefusal as refusal:
-        raise InputError(refusal.message, pipeline.position(refusal.path), refusal.hint) from None
-    models = pipeline.model_facts()
-    engines = backend.engines(pipeline.resolved())
-    capabilities = engines[0]
-    space = search_spaces.load_space(options.space)
-    workload = pipeline.workload_facts()
-    work = WorkContext(
-        architectures=pipeline.architectures,
-        prompts=workload.prompts_per_step,
-        samples_per_prompt=workload.samples_per_prompt,
-        minibatches=workload.minibatches_per_step,
-        epochs=workload.epochs_per_batch,
-        prompt_tokens=pipeline.prompt_lengths(),
-        response_tokens=pipeline.response_lengths(),
-        lora_ranks={role: facts.lora_rank for role, facts in models.items()},
-        framework=capabilities.name,
-        engine_class=capabilities.engine_class,
-        class_for=capabilities.class_for,
-    )
-    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
-    context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
-    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)
+def unrestricted(setting: Setting) -> Setting:
+    """Return the setting without the target's limits: every structure, placement and layout that rpegc knows.
+
+    Prices are those of the native engine.
+    """
+    names = frozenset(rewrite.name for rewrite in passes.default_passes())
+    free = free_capabilities(names)
+    work = replace(setting.work, framework=free.name, engine_class=free.engine_class, class_for=free.class_for)
+    return replace(setting, context=replace(setting.context, capabilities=free), work=work, engines=(free,), free=True)
 
 
-def structures(setting: Setting) -> tuple[Graph, ...]:
-    """Run the passes for each training engine and return every structure that the target can express.
+def structures(setting: Setting, rewrites: tuple[Pass, ...] | None = None) -> tuple[Graph, ...]:
+    """Run the passes (all, unless told otherwise) for each engine; return the structures that the target can express.
 
     An engine that refuses a value of `fix:` is left out, unless all of them do.
     """
@@ -237,7 +194,7 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     problems: list[InputError] = []
     for engine in setting.engines:
         try:
-            found += _structures_of(setting.of_engine(engine.engine))
+            found += _structures_of(setting.of_engine(engine.engine), rewrites)
         except InputError as problem:
             problems.append(problem)
     if not found:
@@ -245,15 +202,15 @@ def structures(setting: Setting) -> tuple[Graph, ...]:
     return tuple(found)
 
 
-def _structures_of(setting: Setting) -> tuple[Graph, ...]:
+def _structures_of(setting: Setting, rewrites: tuple[Pass, ...] | None) -> tuple[Graph, ...]:
     graph = expand(setting.pipeline)
     fixed = setting.pipeline.fixed()
     check_stages(fixed, graph, {name: setting.pipeline.position(("fix", name)) for name in fixed})
-    graphs = run_passes(passes.default_passes(), graph, setting.context, verify)
+    graphs = run_passes(rewrites or passes.default_passes(), graph, setting.context, verify)
     if not graphs:
         raise _no_placement(setting, graph)
     for graph in graphs:
-        check_ties(graph, fixed, setting.backend.ties_for(graph))
+        check_ties(graph, fixed, setting.ties_for(graph))
     return tuple(with_fixed(graph, fixed, setting.context.capabilities) for graph in graphs)
 
 
@@ -286,7 +243,7 @@ def search(setting: Setting, graphs: tuple[Graph, ...], progress: Progress = lam
     progress("searching")
     limit = Limit(tolerance=setting.options.tolerance, seed=setting.options.seed)
     gain = setting.context.allow.minimum_gain
-    return choose(variants, limit, setting.options.solver, gain, setting.pipeline.spec.objective)
+    return choose(variants, limit, solver_of(setting), gain, setting.pipeline.spec.objective)
 
 
 def _variants(setting: Setting, graphs: tuple[Graph, ...], cache: TableCache) -> tuple[Variant, ...]:
@@ -321,8 +278,8 @@ def variant_of(setting: Setting, graph: Graph, cache: TableCache) -> Variant:
         graph,
         tables,
         sync_prices(graph, tables, works, machine, pools, _link(setting)),
-        setting.backend.ties_for(graph),
-        (Template(graph.tree, homes),),
+        setting.ties_for(graph),
+        ladder_of(graph.tree, homes),
         MeshClass(setting.nodes, max([machine.gpus_per_node, *(pool.gpus_per_node for pool in pools.values())])),
         (device, host - _sum(setting.node_terms(works))),
         {pool: (gpu, node - _sum(terms)) for pool, ((gpu, node), terms) in limits.items()},
@@ -343,7 +300,8 @@ def _link(setting: Setting) -> Link | None:
     return link_between(one, other, setting.pipeline.spec.cluster.pools.link_bandwidth)
 
 
-def _plan(setting: Setting, outcome: Outcome) -> Plan:
+def bound_plan(setting: Setting, outcome: Outcome) -> Plan:
+    """Return the plan of a search that found one, with its simulation."""
     assert outcome.winner is not None, "a plan needs a winner"
     setting = setting.of_engine(outcome.winner.variant.graph.engine)
     pipeline, capabilities = setting.pipeline, setting.context.capabilities
@@ -365,7 +323,7 @@ def _plan(setting: Setting, outcome: Outcome) -> Plan:
         tolerance=setting.options.tolerance,
         usd_per_gpu_hour=setting.usd_per_gpu_hour,
         max_staleness=setting.context.allow.max_staleness,
-        partial_rollout=setting.context.allow.partial_rollout,
+        partial_rollout=setting.context.allow.partial_rollout and "partial-rollout" not in capabilities.structures,
         idle_reason=_idle_reason(setting, outcome.winner.variant, works),
         pools=setting.pools,
         pool_limits=setting.pool_limits(works),

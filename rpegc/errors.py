@@ -63,15 +63,19 @@ class MissingPiece(RpegcError):
 
 
 class NothingFits(RpegcError):
-    """No plan satisfies the limits: names the term that breaks it and the smallest change that would fit."""
+    """No plan satisfies the limits: names the term that breaks it, the smallest change that would fit, a conflict.
+
+    `conflict` lists the fewest of the user's own constraints that cannot hold together, where they are to blame.
+    """
 
     exit_code = 3
 
-    def __init__(self, message: str, term: str = "", smallest_change: str = "") -> None:
+    def __init__(self, message: str, term: str = "", smallest_change: str = "", conflict: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.term = term
         self.smallest_change = smallest_change
+        self.conflict = conflict
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -79,6 +83,8 @@ class NothingFits(RpegcError):
             lines.append(f"  breaks it: {self.term}")
         if self.smallest_change:
             lines.append(f"  smallest change that fits: {self.smallest_change}")
+        if self.conflict:
+            lines.append(f"  smallest set that cannot hold together: {'; '.join(self.conflict)}")
         return "\n".join(lines)
 
 

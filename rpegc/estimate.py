@@ -14,7 +14,6 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from rpegc.catalog import catalogue_models
-from rpegc.compiler import Options, setting_of
 from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.price import price
 from rpegc.cost.table import PriceTable
@@ -28,6 +27,7 @@ from rpegc.importers.verl import Launch, read_launch
 from rpegc.ir.graph import Graph, Op
 from rpegc.plan import MemoryPhase, Plan
 from rpegc.search.bind import memory_phase, phase_bytes
+from rpegc.setting import Options, setting_of
 from rpegc.target import Layout, Mesh, columns_of
 
 EVEN = 0.5
@@ -134,7 +134,7 @@ def _phase(given: GivenPlan, priced: Mapping[str, tuple[PriceTable, int]], name:
         for stage in given.graph.stages
         if stage.name in given.layouts and given.meshes[stage.name].overlaps(mesh)
     }
-    device, host = phase_bytes({other: priced[other] for other in around}, around, name)
+    device, host = phase_bytes({other: priced[other] for other in around}, around, around[name])
     stores = [object_store_bytes(work, machine) for work in given.works.values() if work.op is Op.GENERATE]
     workers = [work.workers_per_node for work in given.works.values() if work.op is Op.FUNCTION]
     most = min(max(workers, default=1), int(machine.host_cores.value))

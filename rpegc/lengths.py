@@ -164,6 +164,17 @@ class Lengths:
         shares = tuple(weight / total for weight in gathered.values() if weight > 0.0)
         return cls(float(counts[0]), 0.0, int(max), counts, shares)
 
+    def drifted(self, factor: float) -> Lengths:
+        """Return the lengths of a policy that writes `factor` times as many tokens before the cut: more mass at `max`.
+
+        The mean of RL runs drifts over thousands of steps; this is a what-if at the same maximum.
+        """
+        _require(factor > 0.0, f"a factor must be positive: {factor:g} given")
+        if self.counts:
+            counts = [max(round(count * factor), 1) for count in self.counts]
+            return Lengths.from_histogram(zip(counts, self.shares, strict=True), self.max)
+        return Lengths(self.median * factor, self.spread, self.max)
+
     @property
     def mean(self) -> float:
         """Mean length in tokens."""
@@ -258,6 +269,23 @@ class Lengths:
             return np.full(np.shape(deviation), min(self.median, float(self.max)))
         exponent = math.log(self.median) + self.spread * deviation
         return np.minimum(np.exp(np.minimum(exponent, math.log(self.max) + 1.0)), float(self.max))
+
+
+def group_correlation(groups: Iterable[Iterable[int]]) -> float:
+    """Return the correlation of log lengths within a group, from samples grouped by prompt.
+
+    One-way analysis of variance: (between - within) / (between + (n - 1) within), n the mean size of a group; 0 where
+    it would be negative. Raises `LengthsError` without two groups of two samples.
+    """
+    logs = [np.log(np.maximum(np.asarray(list(group), dtype=np.float64), 1.0)) for group in groups]
+    logs = [group for group in logs if len(group) > 1]
+    _require(len(logs) > 1, "a correlation needs two prompts with two samples each")
+    size = sum(len(group) for group in logs) / len(logs)
+    means = np.array([group.mean() for group in logs])
+    between = size * float(np.var(means, ddof=1))
+    within = float(np.mean([np.var(group, ddof=1) for group in logs]))
+    total = between + (size - 1.0) * within
+    return max((between - within) / total, 0.0) if total > 0.0 else 0.0
 
 
 def _require(holds: bool, message: str, hint: str = "") -> None:

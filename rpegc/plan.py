@@ -84,7 +84,11 @@ class PlannedTerm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """One stage as bound: its mesh ("" for host functions), layout (None if it has none), start and seconds."""
+    """One stage as bound: its mesh ("" for host functions), layout (None if it has none), start and seconds.
+
+    Members of a composite share start and seconds; their terms together add up to those. `completion` lists the
+    seconds until equal parts of the step's samples are done, of a stage that streams ((): at an even pace).
+    """
 
     name: str
     op: str
@@ -95,6 +99,7 @@ class PlannedStage:
     seconds: float
     interval: tuple[float, float]
     terms: dict[str, PlannedTerm]
+    completion: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +194,16 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True)
+class Unrestricted:
+    """The best plan without the target's limits: its period and bound, the share of time it saves, its rewrites."""
+
+    period_s: float
+    lower_bound_s: float
+    gain: float
+    rewrites: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A bound RPEG with its price and certificate."""
 
@@ -222,6 +237,7 @@ class Plan:
     bottleneck: str = ""
     simulated_period_s: float | None = field(default=None)
     simulation: Simulation | None = field(default=None)
+    unrestricted: Unrestricted | None = field(default=None)
 
     def stage(self, name: str) -> PlannedStage:
         """Return the planned stage of this name; KeyError if there is none."""

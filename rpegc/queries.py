@@ -11,7 +11,7 @@ import passes
 import search_spaces
 from backends.site import load_site, site_names
 from rpegc.catalog import catalogue_models
-from rpegc.compiler import Options, setting_of, structures
+from rpegc.compiler import structures
 from rpegc.cost.work import stage_works
 from rpegc.cost.work_depth import stage_depth, stage_work_flops
 from rpegc.errors import InputError, guess
@@ -22,6 +22,7 @@ from rpegc.frontend.presets import all_presets
 from rpegc.hardware import load_machine, machine_names
 from rpegc.ir.text import print_graph
 from rpegc.ir.work_depth import step_work_depth
+from rpegc.setting import Options, setting_of
 from rpegc.units import format_bytes, format_count
 
 Row = dict[str, str]

@@ -124,6 +124,7 @@ def run_passes(
 ) -> tuple[Graph, ...]:
     """Run a pipeline of passes; each sees every variant so far, each result is verified, equal variants merge.
 
+    Of the combinations of rewrites that change the model, only some are kept: see `_few_model_changes`.
     Raises `InputError` as `verify` does for an illegal graph, and `PassFault` if a pass makes one out of a legal one.
     """
     verify(graph)
@@ -135,8 +136,18 @@ def run_passes(
                 if alternative is not variant:
                     _verify_result(rewrite, alternative, verify)
                 produced[alternative] = None
-        variants = tuple(produced)
+        variants = _few_model_changes(tuple(produced))
     return variants
+
+
+def _few_model_changes(variants: tuple[Graph, ...]) -> tuple[Graph, ...]:
+    """Keep the variants with no change of the model, with one, and with the most: n + 2 combinations, not 2^n.
+
+    Each change alone says what it gains; all together is what a user who allows them all may want.
+    """
+    counts = [sum(rewrite.semantics == "model" for rewrite in variant.rewrites) for variant in variants]
+    most = max(counts, default=0)
+    return tuple(variant for variant, count in zip(variants, counts, strict=True) if count <= 1 or count == most)
 
 
 def _verify_result(rewrite: Pass, graph: Graph, verify: Callable[[Graph], None]) -> None:

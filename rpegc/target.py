@@ -270,10 +270,12 @@ class Capabilities:
 
     A target with several training engines has one of these for each; `engine` is its word for this one ("" if it has
     one engine only). `field_values[(op, field)]` lists the values the target accepts for a field in stages of that op
-    ("train", "forward", "generate"); an absent entry leaves the search space's own list. `engine_class` names the
-    family of constants that prices use ("fsdp", "megatron"). `structures` names the passes that the target can express.
-    Where `kinds` names a word for a stage's (op, role), `field_values` and `rules` are looked up by that word instead
-    of the op, and prices use `kind_classes[word]`: a reward model that is served is no pass of the training engine.
+    ("train", "forward", "generate"); an absent entry leaves the search space's own list. `menus[(op, field)]` is tried
+    in place of the space's list: for fields whose values the target itself decides, or that it batches in another
+    form. `engine_class` names the family of constants that prices use ("fsdp", "megatron"). `structures` names the
+    passes that the target can express. Where `kinds` names a word for a stage's (op, role), `field_values` and `rules`
+    are looked up by that word instead of the op, and prices use `kind_classes[word]`: a reward model that is served is
+    no pass of the training engine.
     """
 
     name: str
@@ -284,6 +286,7 @@ class Capabilities:
     rules: Mapping[str, tuple[Rule, ...]]
     ties: tuple[Tie, ...]
     structures: frozenset[str]
+    menus: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     engine: str = ""
     kinds: Mapping[tuple[str, str], str] = field(default_factory=dict)
     kind_classes: Mapping[str, str] = field(default_factory=dict)

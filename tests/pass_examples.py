@@ -45,13 +45,32 @@ edge reference -> advantages: reference_logprobs
 
 STRUCTURES = frozenset(
     {
-        "bounded-asynchrony",
         "drop-old-logprobs",
-        "minibatches-by-completion",
         "reuse-rollout-logprobs",
         "share-base-reference",
+        "share-actor-critic",
+        "merge-critic-reward",
+        "bounded-asynchrony",
+        "minibatches-by-completion",
+        "partial-rollout",
+        "split-tail",
+        "stream-rollout",
+        "fuse-assessment",
+        "fuse-training",
+        "quantize-rollout",
+        "quantize-collectives",
     }
 )
+LEARNED_REWARD = """stage reward = forward of reward (head = "scalar")
+stage update_reward = train of reward (head = "scalar")
+edge rollout -> reward: sequences
+edge update_reward -> reward: weights distance 1
+edge reward -> advantages: model_rewards
+edge rollout -> update_reward: sequences
+edge verify -> update_reward: rewards
+edge update_reward -> update_reward: weights distance 1
+"""
+"""A reward model that learns beside the critic."""
 
 COLOCATED = PlacementPattern("colocated", "sync", (0, 0), {"*": (1,)})
 SPLIT = PlacementPattern(
@@ -84,6 +103,7 @@ MODELS = {
     "actor": facts("actor"),
     "reference": facts("reference", like="actor"),
     "critic": facts("critic"),
+    "reward": facts("reward"),
 }
 
 WORKLOAD = WorkloadFacts(512, 16, 1, 1, 1024, 8192, 300.0, 3000.0, 0.001, "loss")
@@ -102,7 +122,9 @@ def context(**changes: Any) -> Context:
     """A context that allows nothing beyond `exact`; keyword arguments replace fields of it or of what it holds."""
     target: dict[str, Any] = {"placements": (COLOCATED,), "field_values": {}, "structures": STRUCTURES}
     target |= {name: changes.pop(name) for name in tuple(changes) if name in target}
-    allow = {name: changes.pop(name) for name in ("max_staleness", "model_changes") if name in changes}
+    allow = {
+        name: changes.pop(name) for name in ("max_staleness", "model_changes", "partial_rollout") if name in changes
+    }
     models = changes.pop("models", MODELS)
     space = changes.pop("space", SPACE)
     capabilities = Capabilities("example", "1", "fsdp", rules={}, ties=(), **target)

@@ -147,6 +147,7 @@ def test_nothing_fits_names_the_term_and_the_smallest_change(run: Run, tmp_path:
 def test_where_nodes_do_not_help_another_machine_is_named(run: Run, tmp_path: Path) -> None:
     """FSDP loads the whole model in FP32 on one rank: 940 GB of host memory, twice what an Alps node has."""
     path = edited(tmp_path, "Qwen/Qwen3-8B", "Qwen/Qwen3-235B-A22B")
+    path = edited(tmp_path, "algorithm:", "engine: fsdp\nalgorithm:", path)
     code, _, err = run("compile", path, "-o", "never", "--space", "quick")
     assert code == 3, err
     assert "no number of gh200-alps nodes" in err

@@ -103,7 +103,8 @@ def test_the_changes_a_user_may_allow_are_the_passes_that_change_the_model() -> 
     modules = [importlib.import_module(f"passes.{found.name}") for found in pkgutil.iter_modules(passes.__path__)]
     kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
     changing = {kind.name for kind in kinds if getattr(kind, "semantics", "") == "model"}
-    assert changing == set(MODEL_CHANGES)
+    in_part = {"stream-rollout"}  # exact into assessment; into training only where an update keeps its members
+    assert changing | in_part == set(MODEL_CHANGES)
 
 
 def test_allowance(pipeline_text: str) -> None:

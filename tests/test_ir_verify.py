@@ -40,7 +40,10 @@ BROKEN = {
     "unique-edges": LEGAL + "edge verify -> train: rewards distance 1\n",
     "distance": broken("edge verify -> train: rewards", "edge verify -> train: rewards distance -1"),
     "causality": broken("sync -> generate: weights distance 1", "sync -> generate: weights"),
-    "chunks": broken("edge verify -> train: rewards", "edge verify -> train: rewards chunks 2"),
+    "chunks": broken("edge train -> sync: weights", "edge train -> sync: weights chunks 2"),
+    "fused": broken("(cpu_seconds_per_sample = 0.02)", '(fused = "both")').replace(
+        "stage sync = sync of actor", 'stage sync = sync of actor (fused = "both")'
+    ),
     "weight-source": broken("edge verify -> train: rewards", "edge verify -> train: weights"),
     "weight-target": broken("generate of actor", "generate of judge"),
     "one-weight-source": LEGAL + "edge train -> generate: weights distance 1\n",

@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pass_examples import COLOCATED, IN_REWARD, MODELS, ONE_STEP_OFF, SPLIT, before_and_after, context, facts, ppo
+from pass_examples import (
+    COLOCATED,
+    IN_REWARD,
+    LEARNED_REWARD,
+    MODELS,
+    ONE_STEP_OFF,
+    SPLIT,
+    before_and_after,
+    context,
+    facts,
+    ppo,
+)
 
 from passes.bounded_asynchrony import BoundedAsynchrony
 from passes.canonicalize import Canonicalize
+from passes.fuse import FuseAssessment, FuseTraining
 from passes.insert_transitions import InsertTransitions
 from passes.minibatches_by_completion import MinibatchesByCompletion
 from passes.old_logprobs import DropOldLogprobs, ReuseRolloutLogprobs
 from passes.parallelize import Parallelize
+from passes.partial_rollout import PartialRollout
 from passes.place import Place
+from passes.quantize import QuantizeCollectives, QuantizeRollout
 from passes.share_base_reference import ShareBaseReference
+from passes.shared_trunk import MergeCriticReward, ShareActorCritic
+from passes.split_tail import SplitTail
+from passes.stream_rollout import StreamRollout
 from rpegc.ir.graph import Graph
 from rpegc.rewrite import Context, Pass
 
@@ -42,6 +59,29 @@ CASES: dict[str, tuple[Pass, Graph, Context]] = {
     ),
     "share-base-reference": (ShareBaseReference(), ppo(), context(models=WITH_ADAPTER)),
     "bounded-asynchrony": (BoundedAsynchrony(), ppo(), context(max_staleness=4, placements=(COLOCATED, SPLIT))),
+    "share-actor-critic": (ShareActorCritic(), ppo(), context(model_changes=frozenset({"share-actor-critic"}))),
+    "merge-critic-reward": (
+        MergeCriticReward(),
+        ppo(more=LEARNED_REWARD),
+        context(model_changes=frozenset({"merge-critic-reward"})),
+    ),
+    "fuse-assessment": (FuseAssessment(), ppo(), context()),
+    "fuse-training": (FuseTraining(), ppo(), context()),
+    "stream-rollout-assessment": (StreamRollout(), ppo(), context(minibatches_per_step=4)),
+    "stream-rollout-training": (
+        StreamRollout(),
+        ppo(old="stage advantages = function", new='stage advantages = function (scope = "sample")'),
+        context(samples_per_prompt=1),
+    ),
+    "stream-rollout-completion-order": (
+        StreamRollout(),
+        ppo(),
+        context(samples_per_prompt=1, minibatches_per_step=4, model_changes=frozenset({"stream-rollout"})),
+    ),
+    "split-tail": (SplitTail(), ppo(), context()),
+    "partial-rollout": (PartialRollout(), ppo(), context(max_staleness=1, partial_rollout=True)),
+    "quantize-rollout": (QuantizeRollout(), ppo(), context(model_changes=frozenset({"quantize-rollout"}))),
+    "quantize-collectives": (QuantizeCollectives(), ppo(), context(model_changes=frozenset({"quantize-collectives"}))),
     "minibatches-by-completion": (
         MinibatchesByCompletion(),
         BoundedAsynchrony().alternatives(ppo(), context(max_staleness=1, placements=(COLOCATED, SPLIT)))[-1],

@@ -171,6 +171,9 @@ contexts = st.builds(
     model_changes=st.sampled_from((frozenset(), REUSE)),
     models=st.sampled_from((MODELS, ADAPTED)),
     placements=st.lists(st.sampled_from((COLOCATED, SPLIT, ONE_STEP_OFF)), min_size=1, unique_by=lambda p: p.name),
+    structures=st.just(
+        frozenset({"drop-old-logprobs", "reuse-rollout-logprobs", "share-base-reference", "bounded-asynchrony"})
+    ),  # the others, which multiply variants, are in test_pass_semantics
 )
 
 

@@ -23,7 +23,8 @@ from rpegc.ir.graph import Edge, Graph, Op, Stage
 from rpegc.ir.period import period
 from rpegc.plan import Plan, PlannedStage
 from rpegc.report.trace import SHOWN_STEPS, chrome_trace
-from rpegc.simulate import HOST, Trace, resolved_lengths, simulate
+from rpegc.simulate import HOST, Trace, simulate
+from rpegc.simulate.draws import resolved_lengths
 from rpegc.target import Mesh
 
 

@@ -94,7 +94,7 @@ def test_verl_passes_match_published_logs() -> None:
     for name, values in errors.items():
         median, _, bias = summary(values)
         print(f"{name}: {len(values)} rows, median {median:.1%}, bias {bias:+.1%}")
-        assert median <= 0.14
+        assert median <= 0.15
         # 80 % of the rows inside the published band
         inside = [1 / KNOWN_INTERVAL.value <= 1 / (1 + value) <= KNOWN_INTERVAL.value for value in values]
         assert sum(inside) >= 0.8 * len(inside)

@@ -67,7 +67,9 @@ def test_intervals_cover_about_four_of_five_left_out_rows(results: list[FamilyRe
     for result in results:
         if result.definition.verdict:
             continue
-        if len(result.row_ids) >= 20 and len(set(result.parts)) >= 3:  # two parts say little about a third
+        largest = max(result.parts.count(part) for part in set(result.parts))
+        enough = len(result.row_ids) >= 20 and len(set(result.parts)) >= 3  # two parts say little about a third
+        if enough and 2 * largest < len(result.row_ids):  # and others little about a part that is most of the rows
             assert 0.7 <= result.coverage <= 0.9, result.family
 
 

@@ -284,7 +284,7 @@ def test_another_version_is_refused() -> None:
 
 
 def test_unknown_backend_and_site_are_guessed() -> None:
-    assert backend_names() == ("native", "verl")
+    assert backend_names() == ("deepspeed", "native", "verl")
     with pytest.raises(InputError, match="did you mean `verl`"):
         backend("verll")
     with pytest.raises(InputError, match="did you mean `alps`"):

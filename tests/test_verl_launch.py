@@ -24,8 +24,8 @@ from verl_plans import (
 )
 
 from backends import backend
+from backends.launching import object_store_bytes, slurm_time
 from backends.site import load_site, site_names
-from backends.verl.launch import object_store_bytes, slurm_time
 from backends.verl.request import request_of
 from rpegc.errors import InputError
 from rpegc.plan import MemoryPhase, Plan

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
-from rpegc.compiler import Options, Setting, _plan, plan_files, setting_of, structures, variant_of
+from rpegc.compiler import Options, Setting, bound_plan, plan_files, setting_of, structures, variant_of
 from rpegc.emit import EmittedFile
 from rpegc.errors import NothingFits
 from rpegc.frontend.load import pipeline_from_text
@@ -111,7 +111,7 @@ def drawn(setting: Setting, variant: Variant, seed: int) -> Plan | None:
     if solution.choice is None:
         return None
     attempt = Attempt(variant, 1, solution, None)
-    return _plan(setting, Outcome(attempt, 0, (attempt,)))
+    return bound_plan(setting, Outcome(attempt, 0, (attempt,)))
 
 
 def plans(draws: int) -> Iterator[tuple[Asked, Plan, dict[str, EmittedFile]]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from backends import backend
+from backends.roles import PLACES, PRESET_STAGES
 from backends.verl.pipeline_checks import parts_wanted
 from backends.verl.request import Request
-from backends.verl.roles import PLACES, PRESET_STAGES
 from rpegc.compiler import Options, setting_of, structures
 from rpegc.errors import InputError
 from rpegc.frontend.load import pipeline_from_text

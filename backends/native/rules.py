@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpegc.target import BoolArray, Columns, Rule
+from rpegc.target import WORDS, BoolArray, Columns, Rule
 
 GROUPS = "rpegc/runtime/groups.py"
 PARALLEL = "rpegc/runtime/parallel.py"
@@ -57,13 +57,13 @@ def _budget(c: Columns) -> BoolArray:
 
 
 def _offload(c: Columns) -> BoolArray:
-    moved = (c["offload_parameters"] == 1) | (c["offload_optimizer"] == 1)
-    return np.asarray(~moved | ((c["zero"] >= 2) & (c["pp"] == 1)))
-
-
-def _optimizer_of_nothing(c: Columns) -> BoolArray:
     trained = c["trained"] if "trained" in c else np.ones_like(c["gpus"])
-    return np.asarray((trained == 1) | (c["offload_optimizer"] == 0))
+    parameters, optimizer = c["offload_parameters"] == 1, c["offload_optimizer"] == 1
+    together = np.where(trained == 1, parameters == optimizer, ~optimizer)
+    return np.asarray(together & (~parameters | ((c["zero"] >= 2) & (c["pp"] == 1))))
+
+
+NONE = WORDS["recompute"].index("none")
 
 
 SHARDED: tuple[Rule, ...] = (
@@ -125,26 +125,23 @@ SHARDED: tuple[Rule, ...] = (
         _budget,
     ),
     Rule(
-        "only-sharded-states-are-offloaded",
+        "states-are-offloaded-together",
         PARALLEL,
-        "offload of parameters or optimizer needs zero 2 or 3 without pipeline (zero {zero}, pp {pp})",
+        "FSDP2's CPUOffloadPolicy moves parameters and optimizer as one, of models with zero 2 or 3 and no pipeline: "
+        "offload_parameters {offload_parameters}, offload_optimizer {offload_optimizer}, zero {zero}, pp {pp}",
         _offload,
+    ),
+    Rule(
+        "activations-are-offloaded-or-recomputed",
+        "rpegc/runtime/model.py",
+        "offload_activations needs recompute none: what is recomputed is not kept",
+        lambda c: np.asarray((c["offload_activations"] == 0) | (c["recompute"] == NONE)),
     ),
     Rule(
         "sequence-fits-the-model",
         "rpegc/runtime/model.py",
         "the longest sequence, {max_sequence_tokens} tokens, must fit the model's {max_positions} positions",
         lambda c: np.asarray(c["max_sequence_tokens"] <= c["max_positions"]),
-    ),
-)
-
-FORWARD: tuple[Rule, ...] = (
-    *SHARDED,
-    Rule(
-        "frozen-models-have-no-optimizer",
-        PARALLEL,
-        "a model that nobody trains has no optimizer to offload",
-        _optimizer_of_nothing,
     ),
 )
 
@@ -188,4 +185,4 @@ GENERATE: tuple[Rule, ...] = (
     ),
 )
 
-RULES: dict[str, tuple[Rule, ...]] = {"train": SHARDED, "forward": FORWARD, "generate": GENERATE}
+RULES: dict[str, tuple[Rule, ...]] = {"train": SHARDED, "forward": SHARDED, "generate": GENERATE}

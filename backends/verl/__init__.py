@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backends.site import load_site
+from backends.base import SiteBackend
+from backends.site import Site
 from backends.verl.capabilities import VERSION, capabilities, ties_for
 from backends.verl.checks import check_plan
 from backends.verl.engines import possible_engines
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rpegc.ir.graph import Graph
 
 
-class VerlBackend:
+class VerlBackend(SiteBackend):
     """See `rpegc.emit.Backend`."""
 
     name = "verl"
@@ -47,8 +48,6 @@ class VerlBackend:
         """Raise InputError for anything in the plan that verl would refuse or crash on."""
         check_plan(plan, facts)
 
-    def emit(self, plan: Plan, site: str = "", facts: Facts | None = None) -> Files:
-        """Return the launch files of a plan; raises InputError as `check` does, and for an unknown site."""
-        profile = load_site(site or plan.pipeline["cluster"].get("site") or "generic")
-        check_plan(plan, facts)
-        return launch_files(plan, profile)
+    def files(self, plan: Plan, site: Site) -> Files:
+        """Return the launch files of a checked plan for a site."""
+        return launch_files(plan, site)

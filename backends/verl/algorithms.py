@@ -11,10 +11,11 @@
 
 from __future__ import annotations
 
+from backends.owners import PLACED, Fix
+from backends.roles import Sharded
 from backends.verl.hydra import Override, Raw
-from backends.verl.owners import FIXED, PLACED, Fix
+from backends.verl.owners import FIXED
 from backends.verl.request import Request
-from backends.verl.roles import Sharded
 from rpegc.target import Mesh
 
 ACTOR = "actor_rollout_ref.actor"

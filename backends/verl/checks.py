@@ -5,9 +5,10 @@ What the pipeline alone decides is in `pipeline_checks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from backends.plan_checks import check_rules, check_ties, weight_distance
+from backends.roles import Parts, parts_of
 from backends.verl.capabilities import (
     APART,
     COLOCATE_ASYNC,
@@ -26,11 +27,10 @@ from backends.verl.capabilities import (
 )
 from backends.verl.pipeline_checks import check_pipeline
 from backends.verl.request import Request, request_of
-from backends.verl.roles import Parts, parts_of
 from backends.verl.run import engine_of, mode_of, rewritten
 from rpegc.emit import Facts
 from rpegc.errors import InputError
-from rpegc.plan import Plan, PlannedStage
+from rpegc.plan import Plan
 
 TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
 SEPARATE_TRAINER = "verl/trainer/ppo/v1/trainer_separate_async.py"
@@ -40,8 +40,7 @@ ONE_STEP_TRAINER = "verl/experimental/one_step_off_policy/ray_trainer.py"
 def check_plan(plan: Plan, facts: Facts | None = None) -> None:
     """Raise InputError for the first thing in the plan that verl cannot run.
 
-    `facts` holds, per stage, the model's and machine's context columns. A rule that reads a column which neither
-    they nor the plan supply was applied when the stage's layouts were tabulated, and is not repeated.
+    `facts` holds, per stage, the model's and machine's context columns.
     """
     check_pipeline(plan.pipeline)
     parts, request = parts_of(plan), request_of(plan)
@@ -49,32 +48,11 @@ def check_plan(plan: Plan, facts: Facts | None = None) -> None:
         check(plan, parts, request)
     for stage in plan.stages:
         if stage.layout is not None:
-            check_rules(plan, stage, (facts or {}).get(stage.name, {}))
+            kind = KINDS.get((stage.op, stage.model), stage.op)
+            binding = ENGINE_RULES[engine_of(plan)][kind]
+            rules = tuple(rule for rule in binding if not (kind == SERVED and rule.name in SERVED_ELSEWHERE))
+            check_rules(plan, stage, rules, request, (facts or {}).get(stage.name, {}))
 
-
-def check_rules(plan: Plan, stage: PlannedStage, facts: Mapping[str, Any]) -> None:
-    """Raise InputError if a rule refuses the stage's layout on its mesh."""
-    assert stage.layout is not None
-    request = request_of(plan)
-    model = request.get(f"architectures.{stage.model}") or {}
-    context = {
-        **request.workload_columns(),
-        **{column: model[column] for column in MODEL_COLUMNS if column in model},
-        "node_gpus": plan.devices.gpus_per_node,
-        **facts,
-    }
-    kind = KINDS.get((stage.op, stage.model), stage.op)
-    for rule in ENGINE_RULES[engine_of(plan)][kind]:
-        if kind == SERVED and rule.name in SERVED_ELSEWHERE:
-            continue
-        try:
-            rule.check(stage.layout, plan.mesh(stage.mesh).mesh_class, context, f"stage {stage.name}")
-        except KeyError:  # a column that only tabulation knows
-            continue
-
-
-MODEL_COLUMNS = ("heads", "kv_heads", "layers", "experts", "vocabulary", "hidden", "max_positions")
-"""Context columns that the resolved pipeline's `architectures` give."""
 
 SERVED_ELSEWHERE = frozenset(
     {"fsdp-has-no-model-parallelism", "fsdp2-always-shards", "token-budget-holds-a-sequence", "batch-splits-over-ranks"}
@@ -195,26 +173,8 @@ def _weight_distance(plan: Plan, parts: Parts, request: Request) -> None:
         raise InputError(f"mode {mode} uses weights {wanted} steps after training, the plan {distance} steps")
 
 
-def weight_distance(plan: Plan, train: str, generate: str) -> int | None:
-    """Return the steps from one stage's weights to another stage, through sync stages; None if no edge leads there."""
-    for edge in plan.graph.out_of(train):
-        if edge.target == generate:
-            return edge.distance
-        if plan.graph.stage(edge.target).op == "sync":
-            onward = weight_distance(plan, edge.target, generate)
-            if onward is not None:
-                return edge.distance + onward
-    return None
-
-
 def _ties(plan: Plan, parts: Parts, request: Request) -> None:
-    for tie in ties_for(plan.graph):
-        stages = [plan.stage(name) for name in tie.stages]
-        for field in tie.fields:
-            values = {stage.name: getattr(stage.layout, field) for stage in stages}
-            if len(set(values.values())) > 1:
-                listing = ", ".join(f"{name} {value}" for name, value in values.items())
-                raise InputError(f"{field} must be equal in one engine: {listing} [{tie.source}]")
+    check_ties(plan, ties_for(plan.graph))
 
 
 PLAN_CHECKS: tuple[Callable[[Plan, Parts, Request], None], ...] = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backends.owners import Fix
+from backends.roles import Sharded
 from backends.verl.capabilities import FSDP
 from backends.verl.hydra import Override
-from backends.verl.owners import FIXED, Fix
+from backends.verl.owners import FIXED
 from backends.verl.request import Request
-from backends.verl.roles import Sharded
 from backends.verl.rules_megatron import end_layers
 
 MODEL = "actor_rollout_ref.model"

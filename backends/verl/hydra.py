@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from backends.verl.owners import Owner
+from backends.owners import Owner
 from rpegc.emit import CONTROL_CHARACTERS, TargetRefusal
 
 Scalar = str | int | float | bool | None

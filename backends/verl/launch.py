@@ -6,22 +6,19 @@ import json
 import math
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from backends.launching import folder_files, job_values, object_store_bytes, rendered
+from backends.roles import Parts, parts_of
 from backends.site import Site
 from backends.verl.capabilities import COLOCATE_ASYNC, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, VERSION
 from backends.verl.hydra import Override
 from backends.verl.overrides import overrides_of
 from backends.verl.preflight import preflight_facts
 from backends.verl.request import Request, request_of
-from backends.verl.roles import Parts, parts_of
 from backends.verl.run import engine_of, mode_of, run_of, staleness_of
 from backends.verl.settings import REWARD, ROLLOUT, server_tp
-from rpegc.emit import EmittedFile, quote_bash, slug
+from rpegc.emit import EmittedFile
 from rpegc.plan import Plan
-from rpegc.units import GIB, format_seconds
 
-FOLDER = "launch"
 MODULES = {
     "sync": "verl.trainer.main_ppo",
     COLOCATE_ASYNC: "verl.trainer.main_ppo",
@@ -29,16 +26,6 @@ MODULES = {
     ONE_STEP_OFF: "verl.experimental.one_step_off_policy.main_ppo",
 }
 """The driver by launch mode."""
-
-START_S = 1800.0
-"""Seconds granted for loading weights, compiling graphs and the first test (assumed)."""
-SLACK = 1.1
-"""Share of the expected time that the job may overrun, for tests and checkpoints (assumed)."""
-
-BYTES_PER_TOKEN = 64
-"""What a step's batch keeps per padded token: eight fields of 8 bytes (ids, masks, log-probs, values, advantages)."""
-SMALLEST_STORE_BYTES = int(4 * GIB)
-LARGEST_STORE_BYTES = int(64 * GIB)
 
 CPUS_PER_GPU = 3
 """CPUs of a placement bundle (ResourcePoolManager.max_colocate_count in verl/single_controller/ray/base.py)."""
@@ -53,8 +40,8 @@ FREE_CPUS = 1
 DEFAULT_SERVER_MEMORY_FRACTION = 0.5
 """What verl gives a reward model's server unless told otherwise (verl/trainer/config/reward/reward.yaml)."""
 
-MEMORY_SLACK = 1.1
-"""Host memory that a job may ask for, as a share of what the plan expects (assumed)."""
+EXPORTS = ("VERL_FILE_LOGGER_PATH=${VERL_FILE_LOGGER_PATH:-$RPEGC_RUN_DIR/metrics-${SLURM_JOB_ID:-local}.jsonl}",)
+"""What verl's processes inherit beside the site's variables."""
 
 STATIC = ("preflight.py", "parquet_columns.py", "wait_for_gpus.py")
 
@@ -71,7 +58,7 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
         "preflight.json": json.dumps(facts, indent=2, ensure_ascii=False) + "\n",
     }
     names = [
-        "submit.sbatch",
+        "submit.sbatch=submit_ray.sbatch",
         "train.sh",
         "ray_node.sh",
         "preflight.sh",
@@ -81,59 +68,25 @@ def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
         *STATIC,
     ]
     names += ["no_reward.py"] * (parts.teacher is not None and not request.judged)
-    names += ["run_local.sh"] * (plan.devices.nodes == 1) + ["dataset.py"] * (
-        request.get("data.answer_key") is not None
-    )
-    templates = template_environment()
-    for name in names:
-        contents[name] = templates.get_template(f"{name}.j2").render(values)
-    return {
-        f"{FOLDER}/{name}": EmittedFile(contents[name].encode(), name.endswith((".sh", ".sbatch")))
-        for name in sorted(contents)
-    }
-
-
-def template_environment() -> Environment:
-    """Return the templates: an undefined name is an error, `bash` quotes a word for the shell."""
-    environment = Environment(
-        loader=PackageLoader("backends.verl", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        comment_start_string="{##",  # `${#array[@]}` of bash is no comment
-        comment_end_string="##}",
-        autoescape=False,  # shell and Python, not HTML; user texts pass through the quoting of rpegc.emit
-    )
-    environment.filters["bash"] = quote_bash
-    return environment
+    names += ["run_local.sh=run_local_ray.sh"] * (plan.devices.nodes == 1)
+    names += ["dataset.py"] * (request.get("data.answer_key") is not None)
+    return folder_files(contents | rendered("backends.verl", names, values))
 
 
 def template_values(plan: Plan, site: Site, request: Request, parts: Parts) -> dict[str, Any]:
     """Return what the templates may name."""
-    steps = int(request.get("training.total_steps", 0))
-    seconds = plan.period_interval_s[1] * steps
-    limit = min(seconds * SLACK + START_S, site.maximum_time_s) if seconds else site.maximum_time_s
-    return {
-        "title": slug(plan.name),
-        "job_name": slug(plan.name),
+    return job_values(plan, site, request) | {
         "version": VERSION,
-        "site": site,
-        "folder": FOLDER,
+        "tool": "verl",
+        "ray": True,
+        "requeue": False,
+        "example_override": "trainer.logger=[console,file,wandb]",
+        "exports": EXPORTS,
         "module": MODULES[mode_of(plan)],
         "megatron": engine_of(plan) == MEGATRON,
-        "nodes": plan.devices.nodes,
-        "gpus_per_node": plan.devices.gpus_per_node,
-        "gpus": plan.devices.nodes * plan.devices.gpus_per_node,
-        "time_limit": slurm_time(limit),
-        "time_bounded": bool(seconds) and seconds * SLACK + START_S > site.maximum_time_s,
-        "expected": format_seconds(plan.period_s * steps) if steps else "",
-        "slow_end": format_seconds(seconds) if steps else "",
-        "saves": request.get("training.save_every") is not None,
         "object_store_bytes": object_store_bytes(plan, request),
         "cpus_needed": cpus_needed(plan)[0],
         "cpus_reason": cpus_needed(plan)[1],
-        "host_gib": math.ceil(max((p.host_total_bytes for p in plan.memory), default=0.0) * MEMORY_SLACK / GIB),
     }
 
 
@@ -147,21 +100,6 @@ def cpus_needed(plan: Plan) -> tuple[int, str]:
         what = "data queue"
     total = CPUS_PER_GPU * gpus + others + FREE_CPUS
     return total, f"{CPUS_PER_GPU} for each GPU, {others} for its {what}, {FREE_CPUS} free"
-
-
-def slurm_time(seconds: float) -> str:
-    """Print seconds as SLURM's HH:MM:SS, rounded up to a minute."""
-    minutes = math.ceil(seconds / 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
-
-
-def object_store_bytes(plan: Plan, request: Request) -> int:
-    """Return the size of Ray's object store on a node: what the plan's host memory sets aside, else an estimate."""
-    planned = [bytes_ for phase in plan.memory for term, bytes_ in phase.host_bytes.items() if "object_store" in term]
-    if planned:
-        return int(max(planned))
-    tokens = request.prompts * request.samples * (request.max_prompt_tokens + request.max_response_tokens)
-    return max(SMALLEST_STORE_BYTES, min(LARGEST_STORE_BYTES, tokens * BYTES_PER_TOKEN))
 
 
 def notes(plan: Plan, request: Request, parts: Parts, overrides: tuple[Override, ...]) -> list[str]:

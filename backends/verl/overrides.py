@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from backends.owners import Owner, decided_by, flat, remedy
 from backends.verl.hydra import USER, Override, Scalar, Value, refusal
 from backends.verl.keys import problem_of
-from backends.verl.owners import Owner, remedy, reserved
+from backends.verl.owners import reserved
 from backends.verl.run import Run
 from backends.verl.settings import settings_of
 
@@ -26,7 +27,7 @@ def overrides_of(run: Run) -> tuple[Override, ...]:
     decided = settings_of(run)
     owners = reserved(run.parts, run.request.get("reward") is not None, run.engine)
     owners |= {setting.key: setting.owner for setting in decided if not setting.free}
-    wanted = _flat(run.request.get("target_overrides", {}))
+    wanted = flat(run.request.get("target_overrides", {}))
     seen: dict[str, str] = {}
     for key, _ in wanted:
         other = seen.setdefault(key.lstrip(PREFIXES), key)
@@ -36,19 +37,11 @@ def overrides_of(run: Run) -> tuple[Override, ...]:
     return (*(setting for setting in decided if setting.key not in seen), *users)
 
 
-def _flat(wanted: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in wanted.items():
-        path = f"{prefix}{key}"
-        pairs += _flat(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
-    return pairs
-
-
 def _checked(key: str, value: Any, owners: Mapping[str, Owner], engine: str) -> Override:
     what, bare = f"{USER}{key}", key.lstrip(PREFIXES)
-    for owned, owner in owners.items():
-        if bare == owned or bare.startswith(f"{owned}.") or (bare and owned.startswith(f"{bare}.")):
-            raise refusal(what, f"{owned} is decided by {owner}", remedy(owner, key))
+    found = decided_by(bare, owners)
+    if found:
+        raise refusal(what, f"{found[0]} is decided by {found[1]}", remedy(found[1], key))
     if not KEY.fullmatch(key):
         raise refusal(what, "a key is dotted words, with `+` before one that verl's YAML files lack")
     plain = _value(value, what)

@@ -1,45 +1,13 @@
-"""What decides a setting of verl, and what a user writes instead of overriding it."""
+"""What decides the keys of verl that no setting of ours writes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from backends.owners import PLACED, PLANNED, Fix, Owner
+from backends.roles import Parts
 from backends.verl.capabilities import FSDP
-from backends.verl.roles import Parts
 
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """A layout field that the planner chooses, the same for all of these stages of the pipeline."""
-
-    stages: tuple[str, ...]
-    field: str
-
-    def __str__(self) -> str:
-        return PLANNED
-
-
-Owner = str | Fix
-"""A layout field, a dotted key of the pipeline file, an option of the command line, or one of the words below."""
-
-PLANNED = "the planner"
-PLACED = "the planner, which places models on the GPUs of cluster.nodes"
 FIXED = "the verl backend"
 ENGINE = "engine"
-
-
-def remedy(owner: Owner, key: str) -> str:
-    """Return what to write in place of an override of this key."""
-    if isinstance(owner, Fix):
-        fields = ", ".join(f"{stage}: {{{owner.field}: ...}}" for stage in owner.stages)
-        return f"write `fix: {{{fields}}}` instead, and leave out `{key}`"
-    if owner in (PLANNED, FIXED):
-        return f"leave out `{key}`: launch files are written for one value of it"
-    if owner == PLACED:
-        return f"leave out `{key}`; `cluster.nodes` bounds what the plan uses"
-    if owner.startswith("--"):
-        return f"give `{owner}` to `rpegc compile` instead, and leave out `{key}`"
-    return f"change {owner} instead, and leave out `{key}`"
 
 
 def reserved(parts: Parts, judged_by_function: bool, engine: str) -> dict[str, Owner]:

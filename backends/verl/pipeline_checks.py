@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from backends.layout_rules import VLLM_MAXIMUM_LORA_RANK
+from backends.roles import PLACES, PRESET_STAGES, places_hint
 from backends.verl.capabilities import ENGINES, FSDP
 from backends.verl.engines import engine_refusals, possible_engines
 from backends.verl.request import KL_ESTIMATORS, PRECISIONS, Request
-from backends.verl.roles import PLACES, PLACES_HINT, PRESET_STAGES
-from backends.verl.rules import VLLM_MAXIMUM_LORA_RANK
 from rpegc.emit import TargetRefusal
 
 TRAINER = "verl/trainer/ppo/v1/trainer_base.py"
@@ -111,7 +111,7 @@ def _stages(request: Request) -> Iterator[TargetRefusal]:
         part = PLACES.get((op, role))
         if part is None:
             message = f"stages.{name}: verl has no place for `{op}` of the model `{role}`"
-            yield TargetRefusal(message, path, PLACES_HINT)
+            yield TargetRefusal(message, path, places_hint("verl"))
         elif part in taken:
             message = f"stages.{name}: verl has one place for {part}, already taken by {taken[part]} [{TRAINER}]"
             yield TargetRefusal(message, path, f"name the stage `{taken[part]}` to put it in its place")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from backends.preflight import input_files, missing_of
 from backends.site import Site
 from backends.verl.capabilities import APART, MEGATRON, VERSION
-from backends.verl.request import MISSING, Request
+from backends.verl.request import Request
 from backends.verl.run import engine_of, mode_of
-from rpegc.emit import one_line
 from rpegc.plan import Plan
 
 VERSIONS = {"verl": f"=={VERSION}", "vllm": ">=0.18", "ray": ">=2.41", "TransferQueue": ">=0.1.10"}
@@ -67,11 +67,13 @@ def preflight_facts(plan: Plan, site: Site, request: Request, lines: str, store_
     function = request.get("reward.function")
     path, _, name = str(function or "").rpartition(":")
     return {
-        "missing": sorted({word for word in _words(lines) if word}),
+        "tool": "verl",
+        "commands": ["ray"],
+        "missing": missing_of({"verl_overrides.txt": lines}),
         "versions": versions,
         "modules": modules,
         "gpus_per_node": plan.devices.gpus_per_node,
-        "files": _input_files(request, path),
+        "files": input_files(request, path),
         "data": _columns(request),
         "reward": {"path": path, "name": name} if function else None,
         "sources": KNOWN_SOURCES if _needs_known_sources(request) else None,
@@ -79,23 +81,6 @@ def preflight_facts(plan: Plan, site: Site, request: Request, lines: str, store_
         "environment": {"NCCL_NET": site.expected_network} if site.expected_network else {},
         "object_store_bytes": store_bytes,
     }
-
-
-def _words(lines: str) -> list[str]:
-    return [line.split(f"{MISSING}.", 1)[1].rstrip("'") for line in lines.splitlines() if f"{MISSING}." in line]
-
-
-def _input_files(request: Request, reward_path: str) -> list[dict[str, str]]:
-    files = [(f"data.{which}", request.get(f"data.{which}")) for which in ("train", "val")]
-    for role in request.get("models", {}):
-        for kind in ("weights", "tokenizer"):
-            path = request.get(f"models.{role}.{kind}")
-            # Anything else may be the name of a model on a hub.
-            files.append((f"models.{role}.{kind}", path if path and str(path).startswith(("/", "~", ".")) else None))
-    files.append(("reward.function", reward_path or None))
-    return [
-        {"what": what, "path": one_line(str(path), what)} for what, path in files if path and "://" not in str(path)
-    ]
 
 
 def _columns(request: Request) -> list[dict[str, Any]]:

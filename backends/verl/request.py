@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
+from backends.request import MISSING, PipelineRequest
 from backends.verl.capabilities import COLOCATE_ASYNC, COMPLETION_ORDER, ONE_STEP_OFF, REUSE_LOGPROBS, SEPARATE_ASYNC
 from backends.verl.hydra import Raw, Value, plain_text, quoted
 from rpegc.emit import TargetRefusal
 from rpegc.errors import guess
 from rpegc.plan import Plan
-
-MISSING = "RPEGC_MISSING"
-"""Stands where the pipeline says nothing; the emitted preflight refuses to start while one is left."""
 
 ESTIMATORS = {
     "grpo": "grpo",
@@ -45,69 +42,15 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The resolved pipeline behind a plan, with typed access."""
+class Request(PipelineRequest):
+    """The resolved pipeline behind a plan, in verl's words."""
 
-    pipeline: Mapping[str, Any]
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """Return the value at a dotted path; the default where any part is absent or null."""
-        value: Any = self.pipeline
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-            if value is None:
-                return default
-        return value
-
-    def setting(self, path: str) -> Value:
-        """Return a setting, or the marker that preflight refuses."""
-        value: Value = self.get(path)
-        return f"{MISSING}.{path}" if value is None else value
+    target: ClassVar[str] = "verl"
 
     def file(self, path: str) -> Value | Raw:
         """Return a file of the user; a relative one is anchored in the folder that the job was submitted from."""
         text = self.get(path)
         return f"{MISSING}.{path}" if text is None else anchored(str(text), path)
-
-    def model_path(self, role: str, kind: str) -> str:
-        """Return a role's `weights` or `tokenizer` (absent = the weights'), or the marker that preflight refuses."""
-        found = self.get(f"models.{role}.{kind}") or self.get(f"models.{role}.weights")
-        return str(found) if found else f"{MISSING}.models.{role}.weights"
-
-    @property
-    def prompts(self) -> int:
-        """Prompts of one RL step."""
-        return int(self.pipeline["workload"]["prompts_per_step"])
-
-    @property
-    def samples(self) -> int:
-        """Responses for each prompt."""
-        return int(self.get("workload.samples_per_prompt", 1))
-
-    @property
-    def minibatches(self) -> int:
-        """Optimizer updates of one pass over a step's samples."""
-        return int(self.get("workload.minibatches_per_step", 1))
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest prompt."""
-        return self._longest("prompt_tokens")
-
-    @property
-    def max_response_tokens(self) -> int:
-        """Longest response."""
-        return self._longest("response_tokens")
-
-    @property
-    def kl_where(self) -> str:
-        """Where the KL penalty acts: "loss", "reward", or "none" if its coefficient is 0."""
-        return str(self.get("training.kl.where", "loss")) if self.get("training.kl.coefficient", 0) else "none"
-
-    @property
-    def lora_rank(self) -> int:
-        """Rank of the adapters; 0 trains the weights."""
-        return int(self.get("training.lora_rank", 0))
 
     @property
     def needs_critic(self) -> bool:
@@ -183,30 +126,6 @@ class Request:
     def dtype(self) -> str:
         """The precision of weights and activations in verl's words."""
         return PRECISIONS[str(self.get("training.precision", "bf16"))]
-
-    def workload_columns(self) -> dict[str, int]:
-        """Return the workload's context columns of rules (see backends/verl/rules.py)."""
-        sequences = self.prompts * self.samples
-        return {
-            "lora_rank": self.lora_rank,
-            "prompts_per_step": self.prompts,
-            "samples_per_prompt": self.samples,
-            "sequences_per_step": sequences,
-            "sequences_per_update": sequences // self.minibatches,
-            "prompts_per_update": self.prompts // self.minibatches,
-            "max_prompt_tokens": self.max_prompt_tokens,
-            "max_response_tokens": self.max_response_tokens,
-            "max_sequence_tokens": self.max_prompt_tokens + self.max_response_tokens,
-        }
-
-    def _longest(self, which: str) -> int:
-        lengths = self.pipeline["workload"][which]
-        longest = lengths.get("fixed") or lengths.get("max")
-        if not longest:
-            raise TargetRefusal(
-                f"workload.{which}: verl needs the longest length", ("workload", which), "give `max` or `fixed`"
-            )
-        return int(longest)
 
 
 def request_of(plan: Plan) -> Request:

@@ -6,11 +6,17 @@ few of these before the job runs; the source says which of its files would stop,
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from backends.layout_rules import (
+    BATCH_FITS,
+    VLLM_LORA,
+    VLLM_MAXIMUM_LORA_RANK,
+    VLLM_SPLITS,
+    divides,
+    either_divides,
+    whole_nodes_of,
+)
 from rpegc.target import WORDS, BoolArray, Columns, Rule
 
 FSDP_UTILS = "verl/workers/engine/fsdp/utils.py"
@@ -22,34 +28,10 @@ RESOURCE_POOL = "verl/single_controller/ray/base.py"
 ROLLOUT_CONFIG = "verl/workers/config/rollout.py"
 REPLICA = "verl/workers/rollout/replica.py"
 VLLM_SERVER = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
-VLLM_MODEL = "vllm/config/model.py"
-VLLM_LINEAR = "vllm/model_executor/layers/linear.py"
-VLLM_EMBEDDING = "vllm/model_executor/layers/vocab_parallel_embedding.py"
-VLLM_SCHEDULER = "vllm/config/scheduler.py"
-VLLM_LORA = "vllm/config/lora.py"
-
-VLLM_VOCABULARY_PADDING = 64
-"""vLLM pads the vocabulary to a multiple of this before it splits it (DEFAULT_VOCAB_PADDING_SIZE in VLLM_EMBEDDING)."""
-
-VLLM_MAXIMUM_LORA_RANK = 512
-"""The largest `MaxLoRARanks` choice in VLLM_LORA of vllm 0.24; smaller ranks are rounded up to the next choice."""
-
-
-def divides(divisor: NDArray[Any], number: NDArray[Any]) -> BoolArray:
-    """Whether a column divides another, row by row."""
-    return np.asarray(number % np.maximum(divisor, 1) == 0)
-
-
-def _eitherdivides(left: NDArray[Any], right: NDArray[Any]) -> BoolArray:
-    return divides(left, right) | divides(right, left)
 
 
 def _ulysses_splits_heads(c: Columns) -> BoolArray:
-    return divides(c["ulysses"], c["heads"]) & _eitherdivides(c["ulysses"], c["kv_heads"])
-
-
-def _whole_nodes(c: Columns) -> BoolArray:
-    return np.asarray((c["nodes"] == 1) | (c["gpus_per_node"] == c["node_gpus"]))
+    return divides(c["ulysses"], c["heads"]) & either_divides(c["ulysses"], c["kv_heads"])
 
 
 def _shards_tile(c: Columns) -> BoolArray:
@@ -95,26 +77,11 @@ def _data_parallel_engines(c: Columns) -> BoolArray:
     return np.asarray((c["engine_dp"] == 1) | whole_nodes)
 
 
-def _padded_vocabulary_splits(c: Columns) -> BoolArray:
-    padded = -(-c["vocabulary"] // VLLM_VOCABULARY_PADDING) * VLLM_VOCABULARY_PADDING
-    return divides(c["tp"], padded)
-
-
-def _weights_fit_the_engine(c: Columns) -> BoolArray:
-    return np.asarray(c["hbm_bytes"] * c["memory_fraction"] * c["tp"] * c["pp"] > c["parameter_bytes"])
-
-
 FULL = WORDS["recompute"].index("full")
 NONE = WORDS["recompute"].index("none")
 BF16 = WORDS["precision"].index("bf16")
 
-WHOLE_NODES = Rule(
-    "pool-takes-whole-nodes",
-    RESOURCE_POOL,
-    "a pool of {nodes} nodes must take all {node_gpus} GPUs of each, not {gpus_per_node}: "
-    "Ray packs two part-node groups onto one node",
-    _whole_nodes,
-)
+WHOLE_NODES = whole_nodes_of(RESOURCE_POOL)
 
 BUDGET_HOLDS_A_SEQUENCE = Rule(
     "token-budget-holds-a-sequence",
@@ -242,50 +209,14 @@ GENERATE: tuple[Rule, ...] = (
         "and tp × dp must be whole nodes",
         _data_parallel_engines,
     ),
-    Rule(
-        "tp-splits-heads",
-        VLLM_MODEL,
-        "rollout tp {tp} must divide {heads} attention heads",
-        lambda c: divides(c["tp"], c["heads"]),
-    ),
-    Rule(
-        "tp-splits-key-value-heads",
-        VLLM_LINEAR,
-        "rollout tp {tp} must divide, or be divided by, {kv_heads} key-value heads",
-        lambda c: _eitherdivides(c["tp"], c["kv_heads"]),
-    ),
-    Rule(
-        "tp-splits-vocabulary",
-        VLLM_EMBEDDING,
-        "rollout tp {tp} must divide the vocabulary {vocabulary} padded to a multiple of 64",
-        _padded_vocabulary_splits,
-    ),
-    Rule(
-        "weights-fit-the-engine",
-        "vllm/v1/worker/gpu_worker.py",
-        "memory fraction {memory_fraction} of {hbm_bytes:.0f} bytes on tp {tp} GPUs must exceed the weights, "
-        "{parameter_bytes:.0f} bytes, or no KV block is left",
-        _weights_fit_the_engine,
-        capacity=True,
-    ),
-    Rule(
-        "memory-fraction-is-a-share",
-        "vllm/config/cache.py",
-        "memory fraction {memory_fraction} must lie above 0 and at most at 1",
-        lambda c: np.asarray((c["memory_fraction"] > 0) & (c["memory_fraction"] <= 1)),
-    ),
+    *VLLM_SPLITS,
     Rule(
         "sequence-fits-the-model",
         VLLM_SERVER,
         "the longest sequence, {max_sequence_tokens} tokens, must fit the model's {max_positions} positions",
         lambda c: np.asarray(c["max_sequence_tokens"] <= c["max_positions"]),
     ),
-    Rule(
-        "batched-tokens-hold-the-batch",
-        VLLM_SCHEDULER,
-        "batched tokens {batched_tokens} must be at least the {max_sequences} sequences of an engine step",
-        lambda c: np.asarray(c["batched_tokens"] >= c["max_sequences"]),
-    ),
+    BATCH_FITS,
     Rule(
         "rollout-is-bf16",
         ROLLOUT_CONFIG,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from backends.layout_rules import divides
 from backends.verl.rules import (
     BATCH_SPLITS,
     BUDGET_HOLDS_A_SEQUENCE,
@@ -14,7 +15,6 @@ from backends.verl.rules import (
     MINIBATCH_SPLITS,
     SEQUENCE_BALANCING,
     WHOLE_NODES,
-    divides,
 )
 from rpegc.target import BoolArray, Columns, Rule
 

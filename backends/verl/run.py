@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from backends.roles import Parts, parts_of, stand_ins
 from backends.verl.capabilities import FSDP, SYNC
 from backends.verl.request import Request, request_of
-from backends.verl.roles import PLACES, PRESET_STAGES, Engine, Parts, Sharded, parts_of
 from rpegc.plan import Plan
-from rpegc.target import EngineLayout, Mesh, ShardedLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +94,5 @@ def possible_runs(request: Request, engine: str) -> Iterator[Run]:
             nodes=1,
             cores_per_node=0,
             request=request,
-            parts=_stand_ins(request),
+            parts=stand_ins(request, request.needs_critic, request.distils),
         )
-
-
-def _stand_ins(request: Request) -> Parts:
-    pool, judges, teachers = Mesh("pool", 0, 1, 0, 1), Mesh("judges", 1, 1, 0, 1), Mesh("teachers", 2, 1, 0, 1)
-    names = _stage_names(request)
-
-    def sharded(part: str, wanted: bool = True, mesh: Mesh = pool) -> Sharded | None:
-        return Sharded(names[part], ShardedLayout(token_budget=1), mesh) if wanted else None
-
-    return Parts(
-        rollout=Engine(names["rollout"], EngineLayout(), pool),
-        actor=Sharded(names["actor"], ShardedLayout(token_budget=1), pool),
-        old_logprobs=sharded("old_logprobs"),
-        reference=sharded("reference", request.kl_where != "none"),
-        reference_in_actor=request.lora_rank > 0,
-        critic=sharded("critic", request.needs_critic),
-        values=sharded("values", request.needs_critic),
-        reward=sharded("reward", request.get("models.reward") is not None, judges),
-        teacher=sharded("teacher", request.distils, teachers),
-    )
-
-
-def _stage_names(request: Request) -> dict[str, str]:
-    """Return the stage that plays each part: the user's own where one does, else the preset's."""
-    stages = {name: stage for name, stage in request.get("stages", {}).items() if stage is not None}
-    own = {PLACES.get((stage["op"], stage.get("model") or "")): name for name, stage in stages.items()}
-    return PRESET_STAGES | {part: name for part, name in own.items() if part is not None}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from backends.owners import PLACED, Fix
+from backends.roles import Parts, Sharded
 from backends.verl.algorithms import distillation_settings, loss_settings
 from backends.verl.capabilities import APART, FSDP, MEGATRON, ONE_STEP_OFF, SEPARATE_ASYNC, SYNC
 from backends.verl.engine_settings import MODEL, EngineOf, adapter_settings, fsdp_settings, megatron_settings
 from backends.verl.hydra import Override, Raw, Value
-from backends.verl.owners import FIXED, PLACED, Fix
+from backends.verl.owners import FIXED
 from backends.verl.request import KL_ESTIMATORS, Request, anchored
-from backends.verl.roles import Parts, Sharded
 from backends.verl.run import Run
 from rpegc.emit import slug
 from rpegc.target import Mesh

@@ -9,7 +9,7 @@ import numpy as np
 from rpegc.cost import exchange, layer, pipeline
 from rpegc.cost.constants import PRETRAINING, RL_LOGS
 from rpegc.cost.device_memory import device_memory
-from rpegc.cost.framework import interval
+from rpegc.cost.framework import interval, platform_factor
 from rpegc.cost.host_memory import host_memory
 from rpegc.cost.micro_batch import layer_terms, recomputed
 from rpegc.cost.model_state import LocalParameters, signatures, stored_bytes
@@ -78,7 +78,8 @@ def framework_terms(bill: Bill, factor: Figure) -> None:
     shape, c = bill.shape, bill.shape.constants
     nothing = np.zeros(shape.rows)
     base = bill.total()
-    multiplier = factor.value * (c.moe_factor.value if shape.architecture.experts else 1.0)
+    multiplier = factor.value * platform_factor(c, shape.machine.accelerator.name)
+    multiplier *= c.moe_factor.value if shape.architecture.experts else 1.0
     bill.add("framework_factor", (multiplier - 1.0) * base, nothing, factor.provenance, factor.source)
     late = (shape.slowest - 1.0) * multiplier * base
     source = f"slowest of the data-parallel ranks; share left by balancing: {c.imbalance.source}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rpegc.hardware import Figure
-from rpegc.units import GIB, MICROSECOND
+from rpegc.units import GB, GIB, MICROSECOND
 
 PRETRAINING = (
     "fitted to published rows: MosaicML llm-foundry benchmarking README, NVIDIA Megatron-Bridge and NeMo performance "
@@ -52,6 +52,12 @@ RECURRENCE_SHARE = assumed(
 KERNEL_LAUNCH_S = assumed(6.0 * MICROSECOND, "launch of one kernel from the host")
 KERNELS_PER_LAYER = assumed(26.0, "kernels of one dense layer and direction")
 KERNELS_PER_MOE_LAYER = assumed(45.0, "kernels of one MoE layer and direction")
+QUANTIZED_WEIGHT_BYTES = Figure(
+    1.0, "spec", "weights gathered in INT8 blocks: half of BF16 (ZeRO++, arXiv 2306.10209, section 3.1)"
+)
+QUANTIZED_GRADIENT_BYTES = Figure(
+    1.0, "spec", "gradients reduced in INT4 by all-to-all: a quarter of FP32 on the wire (ZeRO++, section 3.3)"
+)
 LAYER_GATHER_S = fitted(120.0 * MICROSECOND)
 
 # Device memory.
@@ -59,6 +65,9 @@ FRAMEWORK_BYTES = Figure(1.2 * GIB, "fitted", MEMORY_ROWS + ": CUDA context, com
 FRAGMENTATION_SHARE = assumed(0.04, "blocks that the caching allocator holds but cannot use, of the working set")
 GATHERED_LAYERS = Figure(2.0, "spec", "the layer in use and the prefetched one (FSDP2)")
 ADAM_BYTES = Figure(8.0, "spec", "two FP32 moments per trained weight (AdamW)")
+HOST_UPDATE_BANDWIDTH = assumed(
+    50 * GB, "what one GPU's share of a server's memory moves in DeepSpeed's CPU Adam; a Grace CPU does better"
+)
 GRADIENT_BYTES = Figure(4.0, "spec", "FP32 gradients, reduced in FP32")
 
 # Host memory.

@@ -2,15 +2,17 @@
 
 A decode step extends every running sequence of an engine by one token:
 
-    dense    = ((weights / (e_w BW))^4 + (FLOPs / (e_c peak))^4)^(1/4)
+    dense    = smooth maximum of weights / (e_w BW) and FLOPs / (e_c peak)
     experts  = ((touched experts' weights / (e_w BW))^2 + (FLOPs / (e_c e_e m / (m + m_half) peak))^2)^(1/2)
-    kv       = sequences * context * kv_bytes / (min(tp, kv_heads) e_kv BW), the context capped by a layer's window
-    state    = sequences * 2 state_bytes / (tp e_kv BW): recurrent layers read and write it whole (part of kv)
+    kv       = sequences * (context * kv_bytes / shards + state) / (e_kv BW)
     tensor   = all-reduces of the hidden states: two a layer
-    overhead = per step, per layer, per MoE layer, per sequence
+    kernels  = gaps per step, per layer, per MoE and latent layer; element-wise traffic per sequence
+    overhead = kernels, and what the scheduler on the host (per step and per sequence) takes longer than the GPU
 
-Touched experts = E (1 - (1 - k / E)^b), tokens per touched expert m = b k / touched. Form and constants: see the
-sources in `rpegc.cost.engines`.
+The smooth maximum of a and b is (a^8 + b^8)^(1/8): the two overlap. Touched experts = E (1 - (1 - k / E)^(b^s)):
+routers prefer some experts, so b tokens touch as many as b^s that choose evenly. Tokens per touched expert
+m = b k / touched.
+Form and constants: see the sources in `rpegc.cost.engines`.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ import numpy as np
 
 from rpegc.architecture import Architecture, LatentAttention, ScoreMixer
 from rpegc.cost.collectives import collective_seconds
-from rpegc.cost.engines import STAGE_HOP_S, EngineConstants
+from rpegc.cost.constants import FP8_CAST_BYTES
+from rpegc.cost.engines import ROUTING_EXPONENT, STAGE_HOP_S, EngineConstants
 from rpegc.hardware import Machine
 from rpegc.target import FloatArray, IntArray
 
 _LATENCY_BYTES = 8192.0  # the message whose all-reduce time counts as latency
 _BULK_BYTES = 64.0 * 1024 * 1024
 ACTIVATION_BYTES = 2.0
+HEAD_BYTES = 2.0  # quantised checkpoints keep the vocabulary projection in BF16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class EngineShape:
     """How each row splits the model: arrays of one length; `group` GPUs share the experts (tp * engine_dp).
 
     `weight_bytes` and `kv_bytes` are bytes per element of matrices and of the KV cache; `gpus_per_node` those that the
-    mesh uses on a node.
+    mesh uses on a node. `fp8` says whether matrices multiply in FP8. `expert_bytes` and `expert_fp8` are the same of
+    the routed experts where these have a format of their own (4 bits, multiplied in BF16).
     """
 
     tp: IntArray
@@ -45,6 +50,8 @@ class EngineShape:
     weight_bytes: FloatArray
     kv_bytes: FloatArray
     gpus_per_node: int
+    expert_bytes: FloatArray | None = None
+    expert_fp8: FloatArray | None = None
 
     @property
     def group(self) -> IntArray:
@@ -90,33 +97,40 @@ class DecodeModel:
     state_s: FloatArray
     reduce_step_s: FloatArray
     reduce_sequence_s: FloatArray
+    wait: FloatArray
     step_s: FloatArray
+    elementwise_s: FloatArray
+    host_s: FloatArray
     sequence_s: FloatArray
 
-    def rows(self, start: int, stop: int) -> DecodeModel:
-        """Return the coefficients of some rows."""
+    def rows(self, rows: IntArray) -> DecodeModel:
+        """Return the coefficients of some rows, by number."""
         arrays = {
-            name: getattr(self, name)[start:stop]
+            name: getattr(self, name)[rows]
             for name in self.__slots__
             if name not in ("experts", "visits", "half_tokens", "kv_windows")
         }
-        windows = tuple((mixer, seconds[start:stop]) for mixer, seconds in self.kv_windows)
+        windows = tuple((mixer, seconds[rows]) for mixer, seconds in self.kv_windows)
         return DecodeModel(self.experts, self.visits, self.half_tokens, kv_windows=windows, **arrays)
 
-    def step(self, active: FloatArray, context: FloatArray) -> StepTerms:
+    def step(self, active: FloatArray, context: FloatArray, tokens: float = 1.0) -> StepTerms:
         """Return the seconds of a step with `active` sequences of `context` tokens each, shape (rows, points).
+
+        The step runs `tokens` new tokens of each sequence through the model: 1, or drafts to be verified as well.
 
         With pp stages every stage works on one of pp micro-batches; a step lasts as long as a micro-batch of
         active / pp sequences takes through all layers.
         """
         batch = np.maximum(active / self.stages, np.minimum(active, 1.0))
-        return StepTerms(
-            _quadratic(np.square(self.dense_read_s), np.square(self.dense_compute_s * batch)),
-            self._experts(batch) if self.experts else np.zeros_like(batch),
-            self._cache(batch, context),
-            self.reduce_step_s + self.reduce_sequence_s * batch,
-            self.step_s + self.sequence_s * active,
-        )
+        read = batch * tokens
+        weights = _larger(self.dense_read_s, self.dense_compute_s * read)
+        experts = self._experts(read) if self.experts else np.zeros_like(batch)
+        cache = self._cache(batch, context)
+        reduces = self.reduce_step_s + self.reduce_sequence_s * read
+        kernels = self.step_s + self.elementwise_s * read
+        others = weights + experts + cache + reduces
+        whole = _larger(others + kernels, self.host_s + self.sequence_s * active)
+        return StepTerms(weights, experts, cache, reduces, self.wait * whole - others)
 
     def _cache(self, batch: FloatArray, context: FloatArray) -> FloatArray:
         """Reading keys and values of all sequences, and the states of recurrent layers."""
@@ -130,15 +144,17 @@ class DecodeModel:
         """All engines of a replica step together and share the experts (`expert_streams` of them)."""
         tokens = np.maximum(batch * self.expert_streams, 1.0)
         stay_away = np.log1p(-min(self.visits / self.experts, 1.0 - 1e-12))
-        touched = self.experts * -np.expm1(tokens * stay_away)
+        touched = self.experts * -np.expm1(tokens**ROUTING_EXPONENT.value * stay_away)
         per_expert = tokens * self.visits / touched
         compute = self.expert_compute_s * tokens * (1.0 + self.half_tokens / per_expert)
         read = self.expert_read_s * touched
         return np.asarray(np.sqrt(np.square(read) + np.square(compute)))
 
 
-def _quadratic(first_squared: FloatArray, second_squared: FloatArray) -> FloatArray:
-    return np.asarray(np.sqrt(np.sqrt(np.square(first_squared) + np.square(second_squared))))
+def _larger(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return a smooth maximum of two times that overlap: (a^8 + b^8)^(1/8)."""
+    a, b = np.square(np.square(first)), np.square(np.square(second))
+    return np.asarray(np.sqrt(np.sqrt(np.sqrt(a * a + b * b))))
 
 
 def decode_model(
@@ -146,10 +162,12 @@ def decode_model(
 ) -> DecodeModel:
     """Return the coefficients of decoding for all rows."""
     gpu = machine.accelerator
-    peak = np.where(shape.fp8 > 0, gpu.peak_fp8.value, gpu.peak_bf16.value)
-    gemm = peak * np.where(shape.fp8 > 0, engine.gemm_fp8.value, engine.gemm_bf16.value)
+    gemm, expert_gemm = _gemm_rates(machine, engine, shape)
+    expert_bytes = shape.weight_bytes if shape.expert_bytes is None else shape.expert_bytes
     weight_rate = gpu.hbm_bandwidth.value * gpu.eff_weights.value
     matrices, expert = matrix_parameters(architecture), float(architecture.expert_parameters)
+    head = float(architecture.embedding_parameters)
+    dense_bytes = matrices * shape.weight_bytes + head * (HEAD_BYTES - shape.weight_bytes)
     visits = float(architecture.experts_per_token)
     moe_layers = architecture.moe_layers if architecture.experts else 0
     kv_rate = gpu.hbm_bandwidth.value * gpu.eff_kv.value
@@ -159,18 +177,27 @@ def decode_model(
     step = (
         engine.step_s.value + engine.layer_s.value * whole_layers(architecture) + engine.moe_layer_s.value * moe_layers
     )
+    step += engine.latent_layer_s.value * latent_layers(architecture)
     column = {
         "stages": shape.pp.astype(np.float64),
         "expert_streams": shape.engine_dp.astype(np.float64),
-        "dense_read_s": matrices * shape.weight_bytes / shape.tp / weight_rate,
+        "dense_read_s": dense_bytes / shape.tp / weight_rate,
         "dense_compute_s": 2.0 * matrices / shape.tp / gemm,
-        "expert_read_s": moe_layers * expert * shape.weight_bytes / shape.group / weight_rate,
-        "expert_compute_s": 2.0 * moe_layers * visits * expert / shape.group / (gemm * engine.expert_share.value),
+        "expert_read_s": moe_layers * expert * expert_bytes / shape.group / weight_rate,
+        "expert_compute_s": 2.0
+        * moe_layers
+        * visits
+        * expert
+        / shape.group
+        / (expert_gemm * engine.expert_share.value),
         "kv_token_s": sum((s for mixer, s in token_s.items() if not mixer.reach), start=np.zeros(len(shape.tp))),
         "state_s": 2.0 * architecture.state_bytes / shape.tp / kv_rate,
         "reduce_step_s": reduce_step,
         "reduce_sequence_s": reduce_sequence,
         "step_s": step + hops,
+        "wait": _wait(architecture, engine, shape),
+        "elementwise_s": elementwise_bytes(architecture, shape) / gpu.hbm_achieved.value,
+        "host_s": np.full(len(shape.tp), engine.host_s.value),
         "sequence_s": np.full(len(shape.tp), engine.sequence_s.value),
     }
     return DecodeModel(
@@ -197,6 +224,50 @@ def _kv_token_seconds(mixer: ScoreMixer, machine: Machine, engine: EngineConstan
     return np.maximum(read, flops / (engine.attention_share.value * gpu.peak_bf16.value))
 
 
+def elementwise_bytes(architecture: Architecture, shape: EngineShape) -> FloatArray:
+    """Return the bytes that element-wise kernels move per token in all layers: norms, rotary, activation, FP8 casts.
+
+    Per layer 2 (5 norms H + (c + 3 I) / tp), c channels of its mixer, and 1.53 (6 H + 3 (I + w) / tp) where inputs are
+    cast to FP8, w the width of what the mixer hands on: the counts of `rpegc.cost.layer`.
+    """
+    a = architecture
+    moe = a.moe_layers * (a.experts_per_token * a.expert_intermediate + a.shared_intermediate)
+    width = 3.0 * (a.dense_layers * a.intermediate + moe)
+    channels = sum(mixer.layers * mixer.channels for mixer in a.mixers)
+    inner = sum(mixer.layers * mixer.matrices(a.hidden)[-1].depth for mixer in a.mixers)
+    plain = 2.0 * (5.0 * a.layer_norms * a.layers * a.hidden + (channels + width) / shape.tp)
+    casts = FP8_CAST_BYTES.value * (6.0 * a.layers * a.hidden + (width + 3.0 * inner) / shape.tp)
+    return np.asarray(plain + shape.fp8 * casts)
+
+
+def _wait(architecture: Architecture, engine: EngineConstants, shape: EngineShape) -> FloatArray:
+    """Return the factor by which engines that share experts wait for the slowest of them and the busiest expert."""
+    shares = (shape.engine_dp > 1) & (architecture.experts > 0)
+    return np.where(shares, engine.shared_experts_wait.value, 1.0)
+
+
+def latent_layers(architecture: Architecture) -> int:
+    """Return the layers of multi-head latent attention."""
+    return sum(mixer.layers for mixer in architecture.mixers if isinstance(mixer, LatentAttention))
+
+
+def _score_flops(
+    architecture: Architecture, tokens: float | FloatArray, squared_tokens: float | FloatArray
+) -> float | FloatArray:
+    if np.ndim(tokens) == 0:
+        return architecture.prefill_score_flops(float(tokens), float(squared_tokens))
+    pairs = zip(np.asarray(tokens).tolist(), np.asarray(squared_tokens).tolist(), strict=True)
+    return np.array([architecture.prefill_score_flops(mean, squared) for mean, squared in pairs])
+
+
+def _gemm_rates(machine: Machine, engine: EngineConstants, shape: EngineShape) -> tuple[FloatArray, FloatArray]:
+    """Return the rates (FLOP/s) of dense matrices and of experts with many tokens, before `expert_share`."""
+    gpu = machine.accelerator
+    fast, slow = gpu.peak_fp8.value * engine.gemm_fp8.value, gpu.peak_bf16.value * engine.gemm_bf16.value
+    dense = np.where(shape.fp8 > 0, fast, slow)
+    return dense, dense if shape.expert_fp8 is None else np.where(shape.expert_fp8 > 0, fast, slow)
+
+
 def whole_layers(architecture: Architecture) -> float:
     """Return the layers by their blocks: two of a mixer alone or an MLP alone count as one."""
     blocks = architecture.mixer_layers + architecture.layers - architecture.bare_layers
@@ -214,8 +285,8 @@ def prefill_seconds(
     machine: Machine,
     engine: EngineConstants,
     shape: EngineShape,
-    tokens: float,
-    squared_tokens: float,
+    tokens: float | FloatArray,
+    squared_tokens: float | FloatArray,
     batch_tokens: FloatArray,
 ) -> FloatArray:
     """Return the seconds per row to read one prompt of `tokens` tokens (mean; `squared_tokens` = mean square).
@@ -224,20 +295,21 @@ def prefill_seconds(
     causal attention (2 heads head_dim tokens^2 a layer) and all-reduce bytes. Source: see `rpegc.cost.engines`.
     """
     gpu = machine.accelerator
-    peak = np.where(shape.fp8 > 0, gpu.peak_fp8.value, gpu.peak_bf16.value)
-    gemm = peak * np.where(shape.fp8 > 0, engine.gemm_fp8.value, engine.gemm_bf16.value)
+    gemm, expert_gemm = _gemm_rates(machine, engine, shape)
     dense = 2.0 * matrix_parameters(architecture) * tokens / shape.tp / gemm
-    attention_flops = architecture.prefill_score_flops(tokens, squared_tokens)
+    attention_flops = _score_flops(architecture, tokens, squared_tokens)
     attention = attention_flops / shape.tp / (engine.attention_share.value * gpu.peak_bf16.value)
     total = dense + attention
     if architecture.experts:
         visits = architecture.experts_per_token
         per_expert = np.maximum(batch_tokens * visits / architecture.experts, 1.0)
         flops = 2.0 * architecture.moe_layers * visits * architecture.expert_parameters * tokens / shape.tp
-        total = total + flops / (gemm * engine.expert_share.value) * (
+        total = total + flops / (expert_gemm * engine.expert_share.value) * (
             1.0 + engine.expert_half_tokens.value / per_expert
         )
-    return np.asarray(total + tokens * _all_reduce(architecture, machine, engine, shape)[1])
+    total = total + tokens * elementwise_bytes(architecture, shape) / gpu.hbm_achieved.value
+    total = total + tokens * _all_reduce(architecture, machine, engine, shape)[1]
+    return np.asarray(_wait(architecture, engine, shape) * total)
 
 
 def _all_reduce(

@@ -188,19 +188,20 @@ def _beside_layer(shape: StepShape, tokens: FloatArray, logits: FloatArray) -> F
 def _training_states(shape: StepShape, local: LocalParameters) -> list[MemoryTerm]:
     """Gradients and optimizer state. FSDP frees gradients after the stage; Megatron keeps their buffer."""
     sharded = shape.fully_sharded
-    gradients = local.trained * np.where(
-        sharded, GRADIENT_BYTES.value / shape.shard, shape.constants.gradient_bytes.value
-    )
-    keeps = ~sharded & ~shape.offload_parameters
+    partitioned = sharded | (shape.zero >= 2)  # ZeRO 2 without sharded weights: DeepSpeed
+    whole = shape.constants.gradient_bytes.value / np.where(partitioned, shape.ranks, 1.0)
+    gradients = local.trained * np.where(sharded, GRADIENT_BYTES.value / shape.shard, whole)
+    keeps = ~partitioned & ~shape.offload_parameters
     per_weight = ADAM_BYTES.value + np.where(sharded, 0.0, 4.0)  # beside BF16 weights stands an FP32 master copy
     optimizer = per_weight * updated_parameters(shape, local)
     offloaded = shape.offload_optimizer
+    onloaded = offloaded & (not shape.constants.host_update)
     source = "two FP32 moments, and an FP32 master copy where weights are BF16"
     return [
         MemoryTerm("gradients", np.where(keeps, 0.0, gradients), "working", "spec", GRADIENT_BYTES.source),
         MemoryTerm("gradient_buffer", np.where(keeps, gradients, 0.0), "resident", "spec", GRADIENT_BYTES.source),
         MemoryTerm("optimizer", np.where(offloaded, 0.0, optimizer), "resident", "spec", source),
-        MemoryTerm("optimizer_onloaded", np.where(offloaded, optimizer, 0.0), "working", "spec", source),
+        MemoryTerm("optimizer_onloaded", np.where(onloaded, optimizer, 0.0), "working", "spec", source),
     ]
 
 

@@ -95,6 +95,29 @@ def sequence_slots(
     return np.maximum(slots, 1.0), tokens >= prompt.max + response.max
 
 
+def preempted_share(
+    memory: EngineMemory,
+    architecture: Architecture,
+    shape: EngineShape,
+    layouts: Columns,
+    prompt: Lengths,
+    response: Lengths,
+    slots: FloatArray,
+) -> FloatArray:
+    """Return the share of sequences that lose their cache once and read it again, while others wait.
+
+    vLLM admits sequences as long as their *present* tokens fit (prompt and E[l^2] / 2 E[l] on average) and preempts the
+    youngest when the running ones outgrow the cache: of those admitted, slots can stay.
+    """
+    held = prompt.mean + response.second_moment / (2.0 * response.mean)
+    if architecture.uniform_cache:
+        admitted = memory.tokens(architecture, shape) / held
+    else:
+        admitted = memory.sequences(architecture, shape, held)
+    admitted = np.minimum(np.maximum(np.floor(admitted), 1.0), layouts["max_sequences"])
+    return np.asarray(np.maximum(1.0 - slots / admitted, 0.0))
+
+
 def memory_terms(
     memory: EngineMemory, machine: Machine, shape: EngineShape, layouts: Columns, flags: frozenset[str]
 ) -> tuple[MemoryTerm, ...]:

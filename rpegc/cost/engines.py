@@ -1,4 +1,4 @@
-"""Constants of generation: inference engines, what RL frameworks and engine modes add to them, and engine memory.
+"""Constants of generation: inference engines and engine memory; what RL adds to them is in `rpegc.cost.rl_engines`.
 
 Efficiencies of memory reads belong to the GPU (`Accelerator.eff_weights`, `eff_kv`); the rest belongs to an engine.
 """
@@ -10,19 +10,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from rpegc.hardware import Figure
-from rpegc.units import GB, GIB, MICROSECOND, MILLISECOND
+from rpegc.units import GB, GIB, MICROSECOND
 
 SERVING = (
-    "fitted to 945 published rows of serving at fixed concurrency on H100 and H200: ai-dynamo/aiconfigurator "
-    "silicon_sample.csv @095f58a5; leave-one-model-out error 12 % median, 30 % p90"
+    "fitted to 936 published rows of serving at fixed concurrency on H100 and H200: ai-dynamo/aiconfigurator "
+    "silicon_sample.csv @095f58a5; leave-one-model-out error 8 % median, 23 % p90"
 )
 OFFLINE = (
-    "fitted to 414 published rows of offline throughput: NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md "
-    "of 0.14, 0.17 and 1.0; leave-one-model-out error 5.4 % median, 16 % p90"
-)
-RL_ROWS = (
-    "fitted to generation phases in published logs of verl, NeMo-RL and others (20 rows) and to NeMo-RL v0.4 to v0.6 "
-    "step times (31 rows); leave-one-model-out error 25 % median, 55 % p90"
+    "fitted to 413 published rows of offline throughput: NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md "
+    "of 0.14, 0.17 and 1.0; leave-one-model-out error 5.1 % median, 15 % p90"
 )
 VERL_ENGINE = "verl workers/rollout/vllm_rollout/vllm_rollout.py, workers/engine_workers.py"
 
@@ -31,8 +27,10 @@ VERL_ENGINE = "verl workers/rollout/vllm_rollout/vllm_rollout.py, workers/engine
 class EngineConstants:
     """One inference engine.
 
-    Overheads in seconds: `step_s` per decode step, `layer_s` and `moe_layer_s` per layer and step, `sequence_s` per
-    running sequence and step. `allreduce_factor` multiplies NCCL's latency. Shares of the peak: `gemm_bf16`,
+    Gaps between kernels in seconds: `step_s` per decode step, `layer_s`, `moe_layer_s` and `latent_layer_s` per layer
+    of that kind. The scheduler on the host takes `host_s` per step and `sequence_s` per running sequence, while the GPU
+    works. `shared_experts_wait`: factor where engines share experts. `allreduce_factor` multiplies NCCL's latency.
+    Shares of the peak: `gemm_bf16`,
     `gemm_fp8`, `expert_share` of that for experts with many tokens, half of it at `expert_half_tokens` per expert,
     `attention_share` of the bf16 peak in prefill attention. `prefill_interference`: share of prefill time
     by which decoding is delayed.
@@ -42,7 +40,10 @@ class EngineConstants:
     step_s: Figure
     layer_s: Figure
     moe_layer_s: Figure
+    latent_layer_s: Figure
+    host_s: Figure
     sequence_s: Figure
+    shared_experts_wait: Figure
     allreduce_factor: Figure
     prefill_interference: Figure
     gemm_bf16: Figure
@@ -57,40 +58,52 @@ def _fitted(value: float, source: str = SERVING) -> Figure:
 
 
 def _engine(
-    name: str, step_ms: float, layer_us: float, moe_us: float, sequence_us: float, allreduce: float, interference: float
+    name: str,
+    step_us: float,
+    layer_us: float,
+    moe_us: float,
+    host_us: float,
+    sequence_us: float,
+    allreduce: float,
+    interference: float,
 ) -> EngineConstants:
     """Return a serving engine: overheads of its own, kernel efficiencies common to all."""
     return EngineConstants(
         name,
-        step_s=_fitted(step_ms * MILLISECOND),
+        step_s=_fitted(step_us * MICROSECOND),
         layer_s=_fitted(layer_us * MICROSECOND),
         moe_layer_s=_fitted(moe_us * MICROSECOND),
+        latent_layer_s=_fitted(12.2 * MICROSECOND),
+        host_s=_fitted(host_us * MICROSECOND),
         sequence_s=_fitted(sequence_us * MICROSECOND),
+        shared_experts_wait=Figure(1.51, "fitted", OFFLINE + "; rows with data-parallel attention"),
         allreduce_factor=_fitted(allreduce),
         prefill_interference=_fitted(interference),
-        gemm_bf16=_fitted(0.77),
-        gemm_fp8=_fitted(0.50),
-        expert_share=_fitted(0.32),
-        expert_half_tokens=_fitted(8.0),
+        gemm_bf16=_fitted(0.796),
+        gemm_fp8=_fitted(0.485),
+        expert_share=_fitted(0.237),
+        expert_half_tokens=_fitted(19.8),
         attention_share=_fitted(0.45),
     )
 
 
-VLLM = _engine("vllm", 0.87, 28.0, 25.0, 20.0, 0.83, 1.04)
-SGLANG = _engine("sglang", 0.98, 19.0, 63.0, 20.0, 0.80, 0.88)
-TENSORRT_LLM = _engine("tensorrt-llm", 0.95, 19.0, 40.0, 23.0, 0.79, 1.03)
+VLLM = _engine("vllm", 264.4, 24.7, 31.7, 1132.2, 46.3, 1.31, 0.95)
+SGLANG = _engine("sglang", 272.2, 27.9, 38.9, 1131.8, 45.5, 1.64, 0.55)
+TENSORRT_LLM = _engine("tensorrt-llm", 268.5, 24.7, 33.4, 1138.4, 47.0, 1.33, 0.92)
 TENSORRT_LLM_OFFLINE = replace(
     TENSORRT_LLM,
     name="tensorrt-llm-offline",
-    step_s=Figure(0.87 * MILLISECOND, "fitted", OFFLINE),
-    layer_s=Figure(69.0 * MICROSECOND, "fitted", OFFLINE),
-    moe_layer_s=Figure(38.0 * MICROSECOND, "fitted", OFFLINE),
-    sequence_s=Figure(2.7 * MICROSECOND, "fitted", OFFLINE),
-    allreduce_factor=Figure(6.3, "fitted", OFFLINE + "; soaks up other costs of tensor parallelism at large batches"),
-    prefill_interference=Figure(1.0, "assumed", "offline: prefill adds to decoding"),
-    gemm_bf16=Figure(0.64, "fitted", OFFLINE),
-    gemm_fp8=Figure(0.61, "fitted", OFFLINE),
-    expert_share=Figure(0.79, "fitted", OFFLINE),
+    step_s=Figure(297.2 * MICROSECOND, "fitted", OFFLINE),
+    layer_s=Figure(23.6 * MICROSECOND, "fitted", OFFLINE),
+    moe_layer_s=Figure(25.1 * MICROSECOND, "fitted", OFFLINE),
+    host_s=Figure(999.0 * MICROSECOND, "fitted", OFFLINE),
+    sequence_s=Figure(9.6 * MICROSECOND, "fitted", OFFLINE),
+    allreduce_factor=Figure(5.49, "fitted", OFFLINE + "; soaks up other costs of tensor parallelism at large batches"),
+    prefill_interference=Figure(0.958, "fitted", OFFLINE),
+    gemm_bf16=Figure(0.675, "fitted", OFFLINE),
+    gemm_fp8=Figure(0.695, "fitted", OFFLINE),
+    expert_share=Figure(0.791, "fitted", OFFLINE),
+    expert_half_tokens=Figure(11.3, "fitted", OFFLINE),
 )
 ENGINES: Mapping[str, EngineConstants] = MappingProxyType(
     {engine.name: engine for engine in (VLLM, SGLANG, TENSORRT_LLM, TENSORRT_LLM_OFFLINE)}
@@ -112,39 +125,10 @@ ENGINE_FLAGS = MappingProxyType(
 )
 """Words of `StageWork.engine_flags` that change the price of generation; others are ignored."""
 
-# What RL adds to a serving engine, T = factor * rollout + per-layer and per-token additions.
-FRAMEWORK_FACTORS: Mapping[tuple[str, str], Figure] = MappingProxyType(
-    {
-        ("verl", "fsdp"): Figure(1.24, "fitted", RL_ROWS),
-        ("verl", "megatron"): Figure(1.25, "fitted", RL_ROWS),
-        ("nemo-rl", "megatron"): Figure(1.14, "fitted", RL_ROWS),
-        ("nemo-rl", "fsdp"): Figure(1.38, "fitted", RL_ROWS + "; one row"),
-    }
+ROUTING_EXPONENT = Figure(
+    0.8, "fitted", SERVING + "; even routing (1) leaves 10.5 / 26.9 % on models left out, this 9.5 / 24.8 %"
 )
-UNKNOWN_FRAMEWORK = Figure(1.20, "fitted", RL_ROWS + "; mean over frameworks")
-PLATFORM_FACTORS: Mapping[str, Figure] = MappingProxyType(
-    {
-        "H20": Figure(0.83, "fitted", RL_ROWS),
-        "L20": Figure(0.88, "fitted", RL_ROWS),
-        "GB200": Figure(1.18, "fitted", RL_ROWS),
-        "MI300X": Figure(2.3, "fitted", RL_ROWS),
-        "C550": Figure(2.0, "fitted", RL_ROWS),
-    }
-)
-"""By the beginning of the accelerator's name; 1 elsewhere (H100 and H800 define it)."""
-ASYNC_FACTOR = Figure(0.89, "fitted", RL_ROWS)
-EAGER_LAYER_S = Figure(300.0 * MICROSECOND, "fitted", RL_ROWS)
-OLD_ENGINE_SEQUENCE_S = Figure(64.0 * MICROSECOND, "fitted", RL_ROWS)
-LORA_LAYER_S = Figure(1400.0 * MICROSECOND, "fitted", RL_ROWS)
-ACROSS_NODES_LAYER_S = Figure(88.0 * MICROSECOND, "fitted", RL_ROWS + "; TP 16 and 32 on nodes of 8 GPUs")
 STAGE_HOP_S = Figure(15.0 * MICROSECOND, "assumed", "send of one hidden state to the next pipeline stage")
-
-# 80 % intervals: seconds / x to seconds * x.
-KNOWN_INTERVAL = Figure(1.6, "fitted", RL_ROWS + "; residuals of 1.37, wider by half in the logarithm")
-EXTRAPOLATED_INTERVAL = Figure(2.0, "fitted", RL_ROWS + "; a GPU type or a framework left out")
-UNSTATED_INTERVAL = Figure(3.0, "fitted", RL_ROWS + "; engine mode not stated")
-KNOWN_ON = ("H100", "H800", "H20", "L20", "GB200")
-"""Accelerators with published RL generation phases. GH200 and H200 have none."""
 
 # Memory.
 WORKSPACE_BASE_BYTES = Figure(
@@ -167,26 +151,3 @@ def engine_of(flags: frozenset[str]) -> EngineConstants:
         if name in flags:
             return ENGINES[name]
     return VLLM
-
-
-def framework_factor(framework: str, engine_class: str, accelerator: str, flags: frozenset[str]) -> Figure:
-    """Return the multiplier of a serving engine's rollout inside an RL framework, on a GPU type."""
-    factor = FRAMEWORK_FACTORS.get((framework, engine_class), UNKNOWN_FRAMEWORK)
-    value = factor.value
-    for prefix, platform in PLATFORM_FACTORS.items():
-        if accelerator.split()[0].split("-")[0] == prefix:  # "H20" is not "H200-SXM 141 GB"
-            value *= platform.value
-    if "async" in flags:
-        value *= ASYNC_FACTOR.value
-    return replace(factor, value=value)
-
-
-def generation_interval(
-    framework: str, engine_class: str, accelerator: str, flags: frozenset[str]
-) -> tuple[float, float]:
-    """Return the multipliers (low, high) of the 80 % interval on generation seconds."""
-    known = (framework, engine_class) in FRAMEWORK_FACTORS and accelerator.split()[0].split("-")[0] in KNOWN_ON
-    width = KNOWN_INTERVAL.value if known else EXTRAPOLATED_INTERVAL.value
-    if flags & {"mode_unstated", "lora"}:  # the adapter rows are of engines two years old
-        width = UNSTATED_INTERVAL.value
-    return (1.0 / width, width)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from rpegc.cost.collectives import collective_seconds
-from rpegc.cost.constants import LAYER_GATHER_S
+from rpegc.cost.constants import LAYER_GATHER_S, QUANTIZED_GRADIENT_BYTES, QUANTIZED_WEIGHT_BYTES
 from rpegc.cost.framework import expert_exposed, tensor_exposed
 from rpegc.cost.model_state import LocalParameters, stored_bytes
+from rpegc.cost.roofline import elementwise_seconds
 from rpegc.cost.step_shape import StepShape
 from rpegc.target import FloatArray
 
@@ -114,14 +115,18 @@ def fully_sharded(shape: StepShape, local: LocalParameters, compute_s: FloatArra
     weights = local.dense + local.experts
     trained = local.trained
     shard_local = members_per_node(shape, shape.shard, shape.tp)
-    gather = collective_seconds(shape.machine, "all_gather", 2.0 * weights, shape.shard, shard_local)
+    weight, gradient = _wire_bytes(shape)
+    gather = collective_seconds(shape.machine, "all_gather", weight * weights, shape.shard, shard_local)
+    gather = gather + _quantising_seconds(shape, weights)
     fixed = np.where(shape.shard > 1, LAYER_GATHER_S.value * shape.stage_layers, 0.0)
     reduced = np.zeros(shape.rows)
     if shape.training:
         groups = np.maximum(shape.ranks / shape.shard, 1.0)
         group_local = members_per_node(shape, groups, shape.tp * shape.shard)
-        reduced = collective_seconds(shape.machine, "reduce_scatter", 4.0 * trained, shape.shard, shard_local)
-        reduced += collective_seconds(shape.machine, "all_reduce", 4.0 * trained / shape.shard, groups, group_local)
+        reduced = collective_seconds(shape.machine, "reduce_scatter", gradient * trained, shape.shard, shard_local)
+        reduced += collective_seconds(
+            shape.machine, "all_reduce", gradient * trained / shape.shard, groups, group_local
+        )
         gathered = np.where(shape.shard > 1, np.where(keeps, 1.0, 2.0) * gather + fixed, 0.0)
     else:
         gathered = np.where(shape.shard > 1, gather + fixed, 0.0) / np.where(keeps, shape.micro_batches, 1.0)
@@ -130,6 +135,20 @@ def fully_sharded(shape: StepShape, local: LocalParameters, compute_s: FloatArra
     exposed = exposed_seconds(gathered, shape.constants.gather_exposed.value, compute_s)
     cover = np.maximum(compute_s - (gathered - exposed), 0.0)
     return gathered + reduced, exposed + exposed_seconds(reduced, shape.constants.reduce_exposed.value, cover)
+
+
+def _wire_bytes(shape: StepShape, gradient_bytes: float = 4.0) -> tuple[float, float]:
+    """Return bytes on the wire per weight gathered and per gradient reduced: BF16 and FP32, or those of ZeRO++."""
+    if "quantized_collectives" in shape.work.engine_flags:
+        return QUANTIZED_WEIGHT_BYTES.value, QUANTIZED_GRADIENT_BYTES.value
+    return 2.0, gradient_bytes
+
+
+def _quantising_seconds(shape: StepShape, weights: FloatArray) -> FloatArray:
+    """Return the seconds to round what is sent and to restore what arrives: 2 + 1 and 1 + 2 bytes a weight."""
+    if "quantized_collectives" not in shape.work.engine_flags:
+        return np.zeros(shape.rows)
+    return elementwise_seconds(shape.machine, 3.0 * weights / shape.shard + 3.0 * weights)
 
 
 def streamed_weights(shape: StepShape, local: LocalParameters, compute_s: FloatArray) -> Exchange:
@@ -148,7 +167,7 @@ def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArra
     one micro-batch can cover them.
     """
     machine, tp = shape.machine, shape.tp
-    gradient = shape.constants.gradient_bytes.value
+    weight, gradient = _wire_bytes(shape, shape.constants.gradient_bytes.value)
     expert_ranks = np.maximum(shape.ranks * tp / (shape.ep * shape.etp), 1.0)
     parts = (
         (local.trained_dense, shape.ranks, members_per_node(shape, shape.ranks, tp)),
@@ -161,7 +180,7 @@ def gradients(shape: StepShape, local: LocalParameters, micro_batch_s: FloatArra
         both = np.zeros(shape.rows)
         if np.any(shape.zero > 0):
             both = both + collective_seconds(machine, "reduce_scatter", gradient * parameters, members, inside)
-            both = both + collective_seconds(machine, "all_gather", 2.0 * parameters, members, inside)
+            both = both + collective_seconds(machine, "all_gather", weight * parameters, members, inside)
         if np.any(shape.zero == 0):
             whole = collective_seconds(machine, "all_reduce", gradient * parameters, members, inside)
             both = np.where(shape.zero == 0, whole, both)

@@ -34,7 +34,8 @@ class FrameworkConstants:
 
     `train_factor`, `forward_factor`: multipliers of the whole pass. `moe_factor`: on top for mixture-of-experts.
     `micro_batch_s` (`micro_batch_lora_s`): seconds per layer, micro-batch and forward-equivalent. `onload_s`: seconds
-    per on-load of offloaded parameters. `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
+    per on-load of offloaded parameters. `platforms`: factor on whole passes by GPU type, 1 where it is not named.
+    `elementwise`: traffic as a multiple of fused kernels. `logit_bytes`: traffic
     per logit and direction. `lora_traffic`: traffic of adapters as a multiple of reading inputs and adding to outputs.
     `attention` maps a GPU type to the forward asymptote (FLOP/s) of this framework's attention kernels; GPU types that
     it does not name keep their own figure. `*_exposed`: shares of communication that computation does not cover, of
@@ -44,14 +45,15 @@ class FrameworkConstants:
     of dispatch and permutation per token, expert and channel. `selective_recompute` lists the layer terms that
     selective recompute repeats, with shares. `update_s`: fixed seconds of an optimizer update. `fp8_gemm`: FP8 over
     BF16 asymptote of matrix products, under the flag "fp8". `score_bytes` (forward, backward): traffic per attention
-    score where attention is not fused; 0 where it is. `imbalance`: share of the unbalanced spread between data-parallel
-    ranks that remains. `full_shard_from`: the ZeRO level from which weights are gathered per layer. `known_on`: GPU
-    types with published rows of this class.
-    `recurrence_share`: of the GEMM asymptote that chunked scans reach.
+    score where attention is not fused; 0 where it is. `padded`: every sequence of a step is computed at the length of
+    the longest. `imbalance`: share of the unbalanced spread between data-parallel ranks that remains.
+    `full_shard_from`: the ZeRO level from which weights are gathered per layer. `known_on`: GPU types with published
+    rows of this class. `recurrence_share`: of the GEMM asymptote that chunked scans reach.
 
     Memory: `logit_memory_*` bytes per logit at the peak; `token_memory`, `mlp_memory`, `route_memory` bytes per token
     and channel of a layer in its backward pass (of its width, its MLP, the copies sent to experts), `selective_memory`
     share of activations that selective recompute keeps, `master_bytes` per weight that stays between steps.
+    `host_update`: an offloaded optimizer also steps on the host, so that its states never come to the GPU.
     """
 
     name: str
@@ -61,6 +63,7 @@ class FrameworkConstants:
     micro_batch_s: Figure
     micro_batch_lora_s: Figure
     onload_s: Figure
+    platforms: Mapping[str, Figure]
     elementwise: Figure
     logit_bytes: Figure
     lora_traffic: Figure
@@ -95,6 +98,8 @@ class FrameworkConstants:
     route_memory: Figure
     selective_memory: Figure
     master_bytes: Figure
+    padded: bool = False
+    host_update: bool = False
 
 
 def gpu_type(accelerator: str) -> str:
@@ -106,6 +111,12 @@ def attention_asymptote(constants: FrameworkConstants, accelerator: str) -> floa
     """Return the forward rate (FLOP/s) of the framework's attention kernels, None for the accelerator's own figure."""
     figure = constants.attention.get(gpu_type(accelerator))
     return None if figure is None else figure.value
+
+
+def platform_factor(constants: FrameworkConstants, accelerator: str) -> float:
+    """Return the factor on whole passes on this GPU type."""
+    figure = constants.platforms.get(gpu_type(accelerator))
+    return 1.0 if figure is None else figure.value
 
 
 def tensor_exposed(constants: FrameworkConstants, flags: frozenset[str]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from rpegc.cost import rl_passes
 from rpegc.cost.constants import KERNEL_LAUNCH_S, MEMORY_ROWS, PRETRAINING, RECURRENCE_SHARE, RL_LOGS, assumed, fitted
 from rpegc.cost.framework import FrameworkConstants
 from rpegc.cost.roofline import FP8_SPEEDUP_HOPPER
@@ -23,6 +24,7 @@ PHYSICS = FrameworkConstants(
     micro_batch_s=assumed(0.0, "covered by the other constants of this class"),
     micro_batch_lora_s=assumed(0.0, "covered by the other constants of this class"),
     onload_s=assumed(0.0, "no row of this class offloads parameters"),
+    platforms=MappingProxyType({}),
     elementwise=assumed(1.0, "fused kernels"),
     logit_bytes=assumed(8.0, "FP32 logits written and read"),
     lora_traffic=fitted(0.58),
@@ -168,10 +170,11 @@ _PRIME_SFT = replace(
 _RL = replace(
     PHYSICS,
     name="unknown",
-    train_factor=fitted(1.59, RL_LOGS),
-    forward_factor=fitted(1.63, RL_LOGS),
-    moe_factor=fitted(1.63, RL_LOGS),
-    onload_s=fitted(1.4, RL_LOGS),
+    train_factor=rl_passes.UNKNOWN_TRAINING,
+    forward_factor=rl_passes.UNKNOWN_FORWARD,
+    moe_factor=rl_passes.MIXTURE,
+    onload_s=rl_passes.ONLOAD_S,
+    platforms=rl_passes.PLATFORMS,
     logit_bytes=assumed(28.0, "FP32 log-probabilities and entropy"),
     lora_traffic=assumed(0.0, "inside the time per micro-batch of adapter runs"),
     attention=MappingProxyType(
@@ -186,8 +189,8 @@ _RL = replace(
 _RL_FSDP = replace(
     _RL,
     name="unknown fsdp",
-    micro_batch_s=fitted(0.90 * MILLISECOND, RL_LOGS),
-    micro_batch_lora_s=fitted(2.6 * MILLISECOND, RL_LOGS),
+    micro_batch_s=rl_passes.MICRO_BATCH_FSDP_S,
+    micro_batch_lora_s=rl_passes.MICRO_BATCH_LORA_S,
     elementwise=assumed(3.5, "modules of Hugging Face transformers: norms and rotary embedding unfused, in FP32"),
     tensor_exposed=fitted(0.70),
     gather_exposed=fitted(0.70, RL_LOGS + "; verl leaves forward_prefetch off"),
@@ -198,8 +201,8 @@ _RL_MEGATRON = replace(
     _RL,
     name="unknown megatron",
     tensor_backward=_BEHIND_WEIGHT_GRADIENTS,
-    micro_batch_s=fitted(0.29 * MILLISECOND, RL_LOGS),
-    micro_batch_lora_s=fitted(0.29 * MILLISECOND, RL_LOGS),
+    micro_batch_s=rl_passes.MICRO_BATCH_MEGATRON_S,
+    micro_batch_lora_s=rl_passes.MICRO_BATCH_MEGATRON_S,
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
 )
 _IN_PLACE = (
@@ -210,34 +213,42 @@ _COMPILED = (
     "BF16 logits; log-probabilities and the compiled entropy keep nothing of their size, the odd byte is the buffer in "
     "which the next micro-batch begins (verl/workers/actor/dp_actor.py, compute_entropy_from_logits)"
 )
+_VERL_LOGITS = {
+    "logit_memory_train": Figure(4.0, "spec", _IN_PLACE),
+    "logit_memory_forward": Figure(3.0, "assumed", _COMPILED),
+}
+_DEEPSPEED = replace(
+    _RL_FSDP,
+    name="deepspeed",
+    train_factor=fitted(1.85, "fitted to the OpenRLHF table of 13B and 70B PPO on A800 (arXiv 2405.11143)"),
+    full_shard_from=3,
+    master_bytes=Figure(
+        6.0, "spec", "BF16 weights and an FP32 master copy, both sharded by ZeRO 3 (arXiv 1910.02054, section 3.1)"
+    ),
+    host_update=True,
+)
 _BALANCED = assumed(0.1, "verl deals sequences out with the Karmarkar-Karp method (trainer.balance_batch)")
+
+_KNOWN_ON = {"verl": ("H100", "H800", "H20", "L20"), "nemo-rl": ("H100", "GB200")}
 
 CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
     {
-        ("verl", "fsdp"): replace(
-            _RL_FSDP,
-            name="verl fsdp",
-            train_factor=fitted(1.22, RL_LOGS),
-            forward_factor=fitted(1.11, RL_LOGS),
-            imbalance=_BALANCED,
-            known_on=("H100", "H800", "H20"),
-            logit_memory_train=Figure(4.0, "spec", _IN_PLACE),
-            logit_memory_forward=Figure(3.0, "assumed", _COMPILED),
-        ),
-        ("verl", "megatron"): replace(
-            _RL_MEGATRON,
-            name="verl megatron",
-            train_factor=fitted(1.40, RL_LOGS),
-            forward_factor=fitted(1.86, RL_LOGS),
-            imbalance=_BALANCED,
-            known_on=("H100", "H800", "H20"),
-        ),
-        ("deepspeed", "fsdp"): replace(
-            _RL_FSDP,
-            name="deepspeed",
-            train_factor=fitted(1.85, "fitted to the OpenRLHF table of 13B and 70B PPO on A800 (arXiv 2405.11143)"),
-            full_shard_from=3,
-        ),
+        **{
+            (framework, engine): replace(
+                _RL_MEGATRON if engine == "megatron" else _RL_FSDP,
+                name=f"{framework} {engine}",
+                train_factor=factor,
+                forward_factor=rl_passes.FORWARD_FACTORS[framework, engine],
+                imbalance=_BALANCED if framework == "verl" else _RL.imbalance,
+                known_on=_KNOWN_ON.get(framework, ()),
+                **(_VERL_LOGITS if (framework, engine) == ("verl", "fsdp") else {}),
+            )
+            for (framework, engine), factor in rl_passes.TRAINING_FACTORS.items()
+        },
+        ("deepspeed", "fsdp"): replace(_DEEPSPEED, master_bytes=_RL_FSDP.master_bytes, host_update=False),
+        ("deepspeed", "deepspeed-openrlhf"): replace(_DEEPSPEED, name="deepspeed openrlhf"),
+        # Trainers of TRL pad each rank's samples of a step to the longest of them (trl/trainer/grpo_trainer.py).
+        ("deepspeed", "deepspeed-trl"): replace(_DEEPSPEED, name="deepspeed trl", padded=True),
         ("megatron-bridge", "megatron"): _MEGATRON,
         ("megatron-bridge eager", "megatron"): _MEGATRON_EAGER,
         ("nemo", "megatron"): _NEMO,

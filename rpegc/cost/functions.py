@@ -8,6 +8,7 @@ from rpegc.cost.table import TimeTerm
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
 from rpegc.lengths import Lengths
+from rpegc.target import FloatArray
 
 VARIATION = 0.5
 """Coefficient of variation of the seconds per sample. Provenance: assumed; calibrate with the measured stage."""
@@ -36,6 +37,22 @@ def price_function(work: StageWork, nodes: int, machine: Machine) -> tuple[TimeT
         _term("rounding", float(rounds) - even, "spec", source),
         _term("slowest_sample", slowest, "assumed", f"lognormal seconds per sample, variation {VARIATION}"),
     )
+
+
+def seconds_after_generation(work: StageWork, completion: FloatArray, nodes: int, machine: Machine) -> float:
+    """Return how long a `function` stage that takes samples as they finish outlasts generation.
+
+    `completion`: seconds until each part of the samples is done (a row of `PriceTable.completion`). Workers take what
+    has arrived; the last of them to finish may hold the slowest sample.
+    """
+    workers = max(min(work.workers_per_node, int(machine.host_cores.value)), 1) * nodes
+    parts = len(completion)
+    each = work.sequences / parts
+    free = 0.0
+    for arrived in np.asarray(completion, dtype=np.float64).tolist():
+        free = max(free, arrived) + each * work.cpu_seconds_per_sample / workers
+    slowest = next(term for term in price_function(work, nodes, machine) if term.name == "slowest_sample")
+    return free - float(completion[-1]) + float(slowest.seconds[0])
 
 
 def _term(name: str, seconds: float, provenance: str, source: str) -> TimeTerm:

@@ -10,29 +10,21 @@ one sequence of maximum length has infinite seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rpegc.architecture import Architecture
 from rpegc.cost.decode import DecodeModel, EngineShape, StepTerms, decode_model, prefill_seconds, whole_layers
-from rpegc.cost.engine_memory import engine_memory, memory_terms, sequence_slots
-from rpegc.cost.engines import (
-    ACROSS_NODES_LAYER_S,
-    EAGER_LAYER_S,
-    LORA_LAYER_S,
-    OLD_ENGINE_SEQUENCE_S,
-    RL_ROWS,
-    EngineConstants,
-    engine_of,
-    framework_factor,
-    generation_interval,
-)
+from rpegc.cost.engine_memory import engine_memory, memory_terms, preempted_share, sequence_slots
+from rpegc.cost.engines import EngineConstants, engine_of
+from rpegc.cost.rl_engines import RL_ROWS, RolloutConstants, generation_interval, rollout_constants
 from rpegc.cost.rollout import Rollout, length_grid, roll_out
 from rpegc.cost.table import PriceTable, TimeTerm
 from rpegc.cost.turns import turn_terms
-from rpegc.cost.work import StageWork
+from rpegc.cost.work import Speculation, StageWork
 from rpegc.hardware import Machine
+from rpegc.lengths import GROUP_CORRELATION
 from rpegc.target import BoolArray, Columns, FloatArray, IntArray, MeshClass
 
 COMPLETION_PARTS = 8
@@ -42,8 +34,16 @@ _SIGNATURE = ("engine_dp", "ep", "kind", "pp", "precision", "replicas", "tp")
 ENGINE_KIND = 1
 
 
-def price_generation(work: StageWork, mesh: MeshClass, layouts: Columns, machine: Machine) -> PriceTable:
+def price_generation(
+    work: StageWork,
+    mesh: MeshClass,
+    layouts: Columns,
+    machine: Machine,
+    constants: RolloutConstants | None = None,
+) -> PriceTable:
     """Price all engine layouts of a `generate` stage on one mesh class.
+
+    `constants` stand in for those of the framework on this GPU type (validation refits them).
 
     Terms: weights_read, expert_read, kv_read, tensor_parallel, engine_overhead, prefill, engine_mode, framework, tail.
     Source of form and constants: `rpegc.cost.engines`.
@@ -54,8 +54,10 @@ def price_generation(work: StageWork, mesh: MeshClass, layouts: Columns, machine
     shape = _shape(mesh, layouts, work.engine_flags)
     memory = engine_memory(architecture, machine, shape, layouts)
     slots, runs = sequence_slots(memory, architecture, shape, layouts, work.prompt_tokens, work.response_tokens)
-    bill = _bill(work, architecture, machine, engine, shape, layouts, slots)
-    times = _time_terms(bill, runs, engine, work, machine)
+    constants = constants or rollout_constants(work.framework, work.engine_class, machine.accelerator.name)
+    again = preempted_share(memory, architecture, shape, layouts, work.prompt_tokens, work.response_tokens, slots)
+    bill = _bill(work, architecture, machine, engine, constants, shape, layouts, slots, again)
+    times = _time_terms(bill, runs, engine, constants, machine)
     turns = turn_terms(work, machine, engine, shape, layouts, mesh.nodes, bill.completion[:, -1])
     waited = sum((term.seconds for term in turns), start=np.zeros(len(runs)))
     signature, signatures = _signatures(layouts)
@@ -107,19 +109,25 @@ def _bill(
     architecture: Architecture,
     machine: Machine,
     engine: EngineConstants,
+    constants: RolloutConstants,
     shape: EngineShape,
     layouts: Columns,
     slots: FloatArray,
+    again: FloatArray,
 ) -> _Bill:
     engines = np.asarray(layouts["replicas"] * layouts["engine_dp"], dtype=np.float64)
     sequences = np.ceil(work.sequences / engines)
-    additions = _additions(work, architecture, machine, shape)
+    additions = _additions(work, architecture, machine, constants, shape)
     model = decode_model(architecture, machine, engine, shape)
     prefill = _prefill(work, architecture, machine, engine, shape, layouts, engines)
+    waits = np.where(sequences > slots, sequences * again, 0.0)
+    prefill = prefill + waits * _recomputed(work, architecture, machine, engine, shape)
     grid = length_grid(work.generated_tokens, work.sequences)
+    columns = (shape.tp, shape.pp, shape.engine_dp, shape.fp8, sequences, slots, engines, prefill)
+    rows, same = _distinct(columns)
     blocks = []
-    for start in range(0, len(slots), _BLOCK_ROWS):
-        part = slice(start, start + _BLOCK_ROWS)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        part = rows[start : start + _BLOCK_ROWS]
         rollout = roll_out(
             work.generated_tokens,
             grid,
@@ -128,19 +136,33 @@ def _bill(
             slots[part],
             engines[part],
             shape.engine_dp[part].astype(np.float64),
+            work.samples_per_prompt,
+            GROUP_CORRELATION,
         )
         added = _Additions(additions.factor, additions.step_s[part], additions.sequence_s)
-        blocks.append(_integrate(rollout, model.rows(start, start + _BLOCK_ROWS), prefill[part], added))
+        blocks.append(_integrate(rollout, model.rows(part), prefill[part], added, work.speculation))
     names = blocks[0].seconds
     return _Bill(
-        {name: np.concatenate([block.seconds[name] for block in blocks]) for name in names},
-        np.concatenate([block.completion for block in blocks]),
+        {name: np.concatenate([block.seconds[name] for block in blocks])[same] for name in names},
+        np.concatenate([block.completion for block in blocks])[same],
     )
 
 
-def _integrate(rollout: Rollout, model: DecodeModel, prefill: FloatArray, added: _Additions) -> _Bill:
+def _distinct(columns: tuple[IntArray | FloatArray, ...]) -> tuple[IntArray, IntArray]:
+    """Return one row of each combination of values, and which of these every row is: equal rows are priced once."""
+    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+    packed = np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1])))
+    _, first, same = np.unique(packed.ravel(), return_index=True, return_inverse=True)
+    return first.astype(np.int64), same.reshape(-1).astype(np.int64)
+
+
+def _integrate(
+    rollout: Rollout, model: DecodeModel, prefill: FloatArray, added: _Additions, speculation: Speculation | None
+) -> _Bill:
     """Sum the decode steps of a rollout by cause."""
     step = model.step(rollout.active, rollout.context)
+    if speculation is not None:
+        rollout, step = _speculate(rollout, model, step, speculation)
     extra = added.step_s + added.sequence_s * rollout.active
     every = step.total
     whole = added.factor * every + extra
@@ -157,6 +179,21 @@ def _integrate(rollout: Rollout, model: DecodeModel, prefill: FloatArray, added:
         total = total + amount
     completion = _completion(rollout, slowest * whole, added.factor * prefill, total)
     return _Bill(seconds, completion)
+
+
+def _speculate(
+    rollout: Rollout, model: DecodeModel, plain: StepTerms, speculation: Speculation
+) -> tuple[Rollout, StepTerms]:
+    """Return fewer and longer steps: each verifies the drafts in one pass, and pays for making them.
+
+    Drafts are made one after the other: each is a share of a plain step, and one more turn of the sampler on the host.
+    """
+    drafts = speculation.draft_tokens
+    verify = model.step(rollout.active, rollout.context, 1.0 + drafts)
+    share = drafts * speculation.draft_share
+    terms = {cause: _cause(verify, cause) + share * _cause(plain, cause) for cause in _CAUSES}
+    terms["engine_overhead"] = terms["engine_overhead"] + drafts * model.host_s
+    return replace(rollout, steps=rollout.steps / speculation.tokens_per_step), StepTerms(**terms)
 
 
 def _cause(step: StepTerms, cause: str) -> FloatArray:
@@ -212,19 +249,30 @@ def _prefill(
     return np.asarray(engine.prefill_interference.value * per_engine * one / shape.pp + chunks * overhead)
 
 
-def _additions(work: StageWork, architecture: Architecture, machine: Machine, shape: EngineShape) -> _Additions:
+def _recomputed(
+    work: StageWork, architecture: Architecture, machine: Machine, engine: EngineConstants, shape: EngineShape
+) -> FloatArray:
+    """Return the seconds per row to read a preempted sequence again: its prompt and what it has written."""
+    response = work.generated_tokens
+    tokens = work.prompt_tokens.mean + response.second_moment / (2.0 * response.mean)
+    one = prefill_seconds(architecture, machine, engine, shape, tokens, tokens * tokens, np.full(len(shape.tp), tokens))
+    return np.asarray(engine.prefill_interference.value * one / shape.pp)
+
+
+def _additions(
+    work: StageWork, architecture: Architecture, machine: Machine, constants: RolloutConstants, shape: EngineShape
+) -> _Additions:
     flags, layers = work.engine_flags, whole_layers(architecture)
-    factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, flags).value
-    per_layer = EAGER_LAYER_S.value * ("eager" in flags) + LORA_LAYER_S.value * ("lora" in flags)
-    across = ACROSS_NODES_LAYER_S.value * (shape.tp > shape.gpus_per_node * machine.nodes_per_domain)
-    step = (layers * (per_layer + across)).astype(np.float64)[:, None]
-    return _Additions(factor, step, OLD_ENGINE_SEQUENCE_S.value * ("old_engine" in flags))
+    factor = constants.factor.value * (constants.asynchronous.value if "async" in flags else 1.0)
+    per_layer = constants.eager_layer_s.value * ("eager" in flags) + constants.lora_layer_s.value * ("lora" in flags)
+    leaves = shape.tp > shape.gpus_per_node * machine.nodes_per_domain
+    step = (layers * (per_layer + constants.across_layer_s.value * leaves)).astype(np.float64)[:, None]
+    return _Additions(factor, step, constants.old_engine_sequence_s.value * ("old_engine" in flags))
 
 
 def _time_terms(
-    bill: _Bill, runs: BoolArray, engine: EngineConstants, work: StageWork, machine: Machine
+    bill: _Bill, runs: BoolArray, engine: EngineConstants, constants: RolloutConstants, machine: Machine
 ) -> tuple[TimeTerm, ...]:
-    factor = framework_factor(work.framework, work.engine_class, machine.accelerator.name, work.engine_flags)
     memory_rate = machine.accelerator.eff_weights.source
     sources = {
         "weights_read": memory_rate,
@@ -234,7 +282,7 @@ def _time_terms(
         "engine_overhead": engine.layer_s.source,
         "prefill": engine.gemm_bf16.source,
         "engine_mode": RL_ROWS,
-        "framework": factor.source,
+        "framework": constants.factor.source,
         "tail": f"{RL_ROWS}; order statistics of the response lengths",
     }
     terms = []

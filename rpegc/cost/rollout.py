@@ -17,11 +17,12 @@ The number of steps before the drain follows from the number of tokens, so every
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from rpegc.lengths import Lengths
-from rpegc.normal import normal_quantile
+from rpegc.normal import NORMAL_GRID, normal_maximum_cdf, normal_quantile, normal_survival
 from rpegc.target import FloatArray
 
 EVEN_POINTS = 24
@@ -77,21 +78,27 @@ def roll_out(
     slots: FloatArray,
     engines: FloatArray,
     engines_per_replica: FloatArray,
+    per_group: int = 1,
+    correlation: float = 0.0,
 ) -> Rollout:
     """Return the rollout of each row: `sequences` and `slots` per engine, `engines` in all; all of shape (rows,).
 
-    `grid` comes from `length_grid`. The engines of a replica step together and stop together.
+    `grid` comes from `length_grid`. The engines of a replica step together and stop together. Lengths of the
+    `per_group` samples of one prompt correlate (see `Lengths.sample`), which ends engines earlier.
     """
     running = np.minimum(slots, sequences)[:, None]
     total, engines, streams = sequences[:, None], engines[:, None], engines_per_replica[:, None]
     load = total / running
     width, middle = np.diff(grid), 0.5 * (grid[1:] + grid[:-1])
-    share, at_end = _drain(lengths, grid, middle, load)
+    loads, position = np.unique(load[:, 0], return_inverse=True)
+    distinct, ends = _drain(lengths, grid, middle, loads[:, None])
+    none_left = _log_none_left(distinct, per_group, correlation)[position]
+    share, at_end = distinct[position], ends[position]
     drained_tokens = share @ width[:, None]
     queued_steps = np.maximum(load * lengths.mean - drained_tokens, 0.0)
     age = lengths.second_moment / (2.0 * lengths.mean)
-    busy_mean = _any_left(share, running * streams)
-    busy_slowest = _any_left(share, running * engines)
+    busy_mean = -np.expm1(running * streams * none_left)
+    busy_slowest = -np.expm1(running * engines * none_left)
     return Rollout(
         steps=_join(queued_steps, np.broadcast_to(width, share.shape)),
         active=_join(running, running * share / np.maximum(busy_mean, 1e-300)),
@@ -137,9 +144,24 @@ def _queue_steps(lengths: Lengths, starts: FloatArray) -> FloatArray:
     return np.maximum(np.where(starts >= counts[-1], lengths.mean * starts, within), 1.0)
 
 
-def _any_left(share: FloatArray, count: FloatArray) -> FloatArray:
-    """Return the probability that any of `count` sequences still runs when each does with probability `share`."""
-    return -np.expm1(count * np.log1p(-np.minimum(share, 1.0 - 1e-15)))
+def _log_none_left(share: FloatArray, per_group: int, correlation: float) -> FloatArray:
+    """Return, per sequence, the logarithm of the probability that none runs when each does with probability `share`.
+
+    Independent ones: log(1 - share). The members of a group: that of the whole group, an integral over what they have
+    in common, by its size.
+    """
+    if per_group == 1 or correlation == 0.0:
+        return np.log1p(-np.minimum(share, 1.0 - 1e-15))
+    survival, logarithm = _group_table(per_group, correlation)
+    return np.interp(np.log(np.maximum(share, 1e-300)), survival, logarithm)
+
+
+@lru_cache(maxsize=64)
+def _group_table(per_group: int, correlation: float) -> tuple[FloatArray, FloatArray]:
+    """Return log survival, increasing, and the logarithm of the probability per member that a group has ended."""
+    ended = normal_maximum_cdf(1.0, per_group, correlation)[::-4]
+    survival = normal_survival(NORMAL_GRID[::-4])
+    return np.log(np.maximum(survival, 1e-300)), np.log(np.clip(ended, 1e-300, 1.0))
 
 
 def _most_loaded(lengths: Lengths, total: FloatArray, load: FloatArray, replicas: FloatArray) -> FloatArray:

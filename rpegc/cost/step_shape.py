@@ -102,9 +102,9 @@ def step_shape(
     column = {name: np.asarray(values, dtype=np.float64) for name, values in layouts.items()}
     dp, pp = column["dp"], column["pp"]
     sequence_ranks = column["cp"] * column["ulysses"]
-    mean, second_moment = _moments(work)
-    updates = work.minibatches * work.epochs if training else 1
-    sequences = work.sequences / work.minibatches if training else float(work.sequences)
+    mean, second_moment = _padded_moments(work) if constants.padded else _moments(work)
+    updates = work.minibatches * work.epochs if training else work.passes
+    sequences = work.sequences / (work.minibatches if training else work.passes)
     slowest = _slowest_rank(work, constants, dp, sequences, mean, second_moment)
     micro_batches = _micro_batches(column, slowest * sequences / dp * mean, np.ceil(sequences / dp))
     zero, shard = column["zero"], np.maximum(column["shard_size"], 1.0)
@@ -153,6 +153,16 @@ def _moments(work: StageWork) -> tuple[float, float]:
     prompt, response = work.prompt_tokens, work.response_tokens
     mean = prompt.mean + response.mean
     return mean, prompt.second_moment + 2.0 * prompt.mean * response.mean + response.second_moment
+
+
+def _padded_moments(work: StageWork) -> tuple[float, float]:
+    """Return length and squared length where a step's sequences are padded: the longest prompt and response count.
+
+    A rank pads to the longest that it holds; the others wait for the rank with the longest of all.
+    """
+    responses = _longest_response(work.response_tokens, float(work.sequences), work.samples_per_prompt)
+    longest = _longest_response(work.prompt_tokens, float(work.prompts), 1) + responses
+    return longest, longest * longest
 
 
 def _slowest_rank(

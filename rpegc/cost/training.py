@@ -6,7 +6,7 @@ import numpy as np
 
 from rpegc.cost import exchange
 from rpegc.cost.bill import Bill, finish, framework_terms, model_terms, onload_terms
-from rpegc.cost.constants import ADAM_BYTES, OPTIMIZER_BYTES, PRETRAINING
+from rpegc.cost.constants import ADAM_BYTES, HOST_UPDATE_BANDWIDTH, OPTIMIZER_BYTES, PRETRAINING
 from rpegc.cost.framework import FrameworkConstants
 from rpegc.cost.model_state import LocalParameters, local_parameters, updated_parameters
 from rpegc.cost.roofline import elementwise_seconds
@@ -69,8 +69,14 @@ def _bill(
 
 
 def _offload_optimizer(bill: Bill, local: LocalParameters) -> None:
-    """Add the copies of offloaded Adam moments to the GPU and back, once a step."""
+    """Add the copies of offloaded Adam moments to the GPU and back, once a step.
+
+    Where the optimizer steps on the host, every update sends BF16 gradients there and BF16 weights back instead.
+    """
     shape = bill.shape
+    if shape.constants.host_update:
+        _update_on_host(bill, local)
+        return
     state = ADAM_BYTES.value * updated_parameters(shape, local)
     machine = shape.machine
     copies = state / machine.host_to_device_bandwidth.value + state / machine.device_to_host_bandwidth.value
@@ -78,6 +84,17 @@ def _offload_optimizer(bill: Bill, local: LocalParameters) -> None:
     bill.add(
         "offload_optimizer", seconds, np.zeros(shape.rows), "assumed", "8 B per weight each way over the host link"
     )
+
+
+def _update_on_host(bill: Bill, local: LocalParameters) -> None:
+    """Add updates of an offloaded optimizer on the host: memory traffic there, weights and gradients on the link."""
+    shape, machine = bill.shape, bill.shape.machine
+    weights = updated_parameters(shape, local)
+    link = 2.0 / machine.host_to_device_bandwidth.value + 2.0 / machine.device_to_host_bandwidth.value
+    each = weights * (link + OPTIMIZER_BYTES.value / HOST_UPDATE_BANDWIDTH.value)
+    seconds = np.where(shape.offload_optimizer, shape.updates * each, 0.0)
+    figure = HOST_UPDATE_BANDWIDTH
+    bill.add("offload_optimizer", seconds, np.zeros(shape.rows), figure.provenance, figure.source)
 
 
 def _offload_activations(bill: Bill, micro_batch_s: FloatArray) -> None:

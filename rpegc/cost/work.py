@@ -10,11 +10,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rpegc.architecture import Architecture
+from rpegc.cost.segments import segment
 from rpegc.ir.graph import Graph, Op, Stage
+from rpegc.ir.meaning import CARRIES, SAMPLES, TAIL_SHARE
 from rpegc.lengths import Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Speculative decoding: `draft_tokens` are proposed each step, of which `accepted_share` hold in the mean.
+
+    A draft costs `draft_share` of a pass through the model (a layer for multi-token prediction, a small model's size
+    over that of the large one). Samples follow the same distribution (Leviathan et al., arXiv 2211.17192).
+    """
+
+    draft_tokens: int
+    accepted_share: float
+    draft_share: float
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step adds to a sequence: the model's own, and the drafts that hold."""
+        return 1.0 + self.draft_tokens * self.accepted_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +48,9 @@ class StageWork:
     `samples_in_flight_steps` counts copies of the step's buffers that live at once (1 when synchronous).
     Functions: `cpu_seconds_per_sample` on `workers_per_node` workers. `engine_flags` are engine facts that change
     prices (for example "eager", "lora"). `double_buffered` weights: a second copy while publication overlaps.
+    `passes`: a forward stage whose input is streamed runs its sequences in so many portions. `samples` and
+    `tail_share` say which part of the step's samples a generate stage finishes (see `rpegc.cost.segments`); its
+    counts and lengths are those of that part.
     Between `turns` an environment takes `turn_cpu_seconds` on one of `turn_workers_per_node` workers and adds
     `observation_tokens`, which count as response tokens but are read, not generated.
     """
@@ -52,6 +75,10 @@ class StageWork:
     engine_flags: frozenset[str] = frozenset()
     double_buffered: bool = False
     samples_in_flight_steps: int = 1
+    passes: int = 1
+    samples: str = ""
+    tail_share: float = 0.0
+    speculation: Speculation | None = None
     turns: int = 1
     observation_tokens: float = 0.0
     turn_cpu_seconds: float = 0.0
@@ -119,7 +146,7 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
     environment = str(stage.attribute("environment", ""))
     answering = graph.stage(environment) if environment and graph.has(environment) else stage
     inputs = int(stage.attribute("inputs_per_prompt", 1))
-    return StageWork(
+    work = StageWork(
         stage=stage.name,
         op=stage.op,
         role=stage.model,
@@ -140,11 +167,45 @@ def _work(stage: Stage, graph: Graph, context: WorkContext) -> StageWork:
         engine_flags=_engine_flags(stage, served_rank, distance),
         double_buffered=stage.op is Op.GENERATE and distance > 1,
         samples_in_flight_steps=max(1, distance),
+        passes=_passes(stage, graph),
         turns=int(stage.attribute("turns", 1)),
         observation_tokens=float(stage.attribute("observation_tokens", 0.0)),
         turn_cpu_seconds=float(answering.attribute("cpu_seconds_per_sample", 0.0)),
         turn_workers_per_node=int(answering.attribute("workers_per_node", 1)),
     )
+    return _part(work, stage) if stage.op is Op.GENERATE else work
+
+
+def _part(work: StageWork, stage: Stage) -> StageWork:
+    """Return the work of an engine that does only part of the samples, or segments of them."""
+    samples, carries = str(stage.attribute(SAMPLES)), int(stage.attribute(CARRIES, 0))
+    if not samples and not carries:
+        return work
+    share = float(stage.attribute(TAIL_SHARE, 0.0))
+    part = segment(work.prompt_tokens, work.response_tokens, samples, share, carries)
+    total = part.share * work.sequences
+    # Sequences that share no prompt with others are prefilled one by one; whole numbers, rounded up.
+    distinct = (work.prompts if samples != "tail" else 0) + part.prefilled * work.sequences
+    per_prompt = max(1, round(total / distinct))
+    return replace(
+        work,
+        prompts=max(1, math.ceil(total / per_prompt)),
+        samples_per_prompt=per_prompt,
+        prompt_tokens=part.prompt,
+        response_tokens=part.response,
+        samples=samples,
+        tail_share=share,
+    )
+
+
+def _passes(stage: Stage, graph: Graph) -> int:
+    """Return in how many portions a forward stage gets its samples: the chunks of its edges, or a head and a tail."""
+    if stage.op is not Op.FORWARD:
+        return 1
+    chunked = [edge for edge in graph.into(stage.name) if edge.chunks > 1]
+    tails = [edge for edge in chunked if graph.stage(edge.source).attribute(SAMPLES) == "tail"]
+    streamed = max((edge.chunks for edge in chunked if edge not in tails), default=1)
+    return max(streamed, 2 if tails else 1)
 
 
 def _own_lengths(stage: Stage, key: str) -> Lengths | None:
@@ -158,6 +219,8 @@ def _own_lengths(stage: Stage, key: str) -> Lengths | None:
 
 def _engine_flags(stage: Stage, served_rank: int, weight_distance: int) -> frozenset[str]:
     """Return the engine facts that change a generation's price: an adapter served, an engine that runs ahead."""
+    if stage.attribute("quantized_collectives", False):
+        return frozenset({"quantized_collectives"})
     if stage.op is not Op.GENERATE:
         return frozenset()
     flags = {"lora"} if served_rank else set()

@@ -15,6 +15,7 @@ from rpegc.frontend.hf_config import load_architecture
 from rpegc.frontend.histogram import read_histogram
 from rpegc.frontend.pipeline import Histogram, Pipeline
 from rpegc.frontend.presets import stage_recipes
+from rpegc.frontend.rollouts import SUFFIXES, read_rollouts
 from rpegc.frontend.rules import check_rules
 from rpegc.frontend.schema import PipelineSpec, validate_document
 from rpegc.frontend.yaml_source import YamlDocument, parse_yaml, read_yaml
@@ -127,7 +128,10 @@ def _histograms(spec: PipelineSpec, document: YamlDocument, folder: Path) -> dic
         named = getattr(spec.workload, key).histogram
         if named is not None:
             position = document.value_position(("workload", key, "histogram"))
-            histograms[key] = read_histogram(folder / named, named, position)
+            if named.endswith(SUFFIXES):
+                histograms[key] = read_rollouts(folder / named, named, key, position)
+            else:
+                histograms[key] = read_histogram(folder / named, named, position)
     return histograms
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 from rpegc.architecture import Architecture, to_document
-from rpegc.errors import InputError, SourcePosition
+from rpegc.errors import InputError, SourcePosition, guess
 from rpegc.frontend.presets import loss_of, overlong_buffer, oversampling_of, trained_roles
 from rpegc.frontend.schema import PipelineSpec
+from rpegc.frontend.schema_cluster import TargetFlavour
 from rpegc.frontend.schema_stage import ModelSpec
 from rpegc.frontend.schema_workload import LengthsSpec
 from rpegc.frontend.yaml_source import KeyPath, YamlDocument
@@ -93,6 +94,14 @@ class Pipeline:
     def lora_rank(self, role: str) -> int:
         """Return the rank of the adapter that a role is trained with; 0 if its weights are trained, or not at all."""
         return self.spec.training.lora_rank if role in self.trained_roles else 0
+
+    def with_flavour(self, flavour: str) -> Pipeline:
+        """Return the pipeline with another flavour of its target, "" for its own; raises `InputError` for no such."""
+        if not flavour:
+            return self
+        if flavour not in get_args(TargetFlavour):
+            raise InputError(f"there is no flavour `{flavour}`", hint=guess(flavour, get_args(TargetFlavour)))
+        return replace(self, spec=self.spec.model_copy(update={"target_flavour": flavour}))
 
     def fixed(self) -> dict[str, dict[str, tuple[bool | int | float | str, SourcePosition | None]]]:
         """Return the layout fields that the user fixed, by stage and field: the value and where it stands."""

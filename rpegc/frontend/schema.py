@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rpegc.frontend.presets import preset_names
-from rpegc.frontend.schema_cluster import AllowSpec, ClusterSpec, Objective, Target
+from rpegc.frontend.schema_cluster import AllowSpec, ClusterSpec, Objective, Target, TargetFlavour
 from rpegc.frontend.schema_errors import first_error
 from rpegc.frontend.schema_fields import Block, Identifier, Name, OverrideKey, Text
 from rpegc.frontend.schema_stage import ModelSpec, StageSpec
@@ -40,6 +40,8 @@ class PipelineSpec(Block):
     """What the plan makes small."""
     target: Target = "verl"
     """What the plan is launched with."""
+    target_flavour: TargetFlavour | None = None
+    """Which trainer runs on the target, where it has several: of `deepspeed`, `trl` (the default) or `openrlhf`."""
     engine: Text | None = None
     """The training engine, where the target has several (verl: `fsdp`, `megatron`); absent = the planner's choice."""
     target_overrides: dict[OverrideKey, bool | int | float | Text | tuple[bool | int | float | Text, ...]] = Field(

@@ -8,13 +8,23 @@ from pydantic import Field
 
 from rpegc.frontend.schema_fields import Block, Name, Positive, Text
 
-MODEL_CHANGES = ("minibatches-by-completion", "reuse-rollout-logprobs")
+MODEL_CHANGES = (
+    "merge-critic-reward",
+    "minibatches-by-completion",
+    "quantize-collectives",
+    "quantize-rollout",
+    "reuse-rollout-logprobs",
+    "share-actor-critic",
+    "stream-rollout",
+)
 """Rewrites that change the model, the estimator or the selection of samples: used only where the user names them.
-A test holds that these are the passes of class `model`; the frontend itself imports no passes."""
+A test holds that these are the passes of class `model`, and `stream-rollout`, which is exact in part; the frontend
+itself imports no passes."""
 
 Site = Literal["alps", "isambard", "generic"]
 Objective = Literal["step_time", "gpu_hours", "usd"]
 Target = Literal["verl", "deepspeed", "native"]
+TargetFlavour = Literal["trl", "openrlhf"]
 
 
 Nodes = Annotated[int, Field(ge=1, le=100_000)]

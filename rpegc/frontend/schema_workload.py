@@ -37,7 +37,8 @@ class LengthsSpec(Block):
     max: Count | None = None
     """Tokens at which a sequence is cut off."""
     histogram: Text | None = None
-    """A CSV file with columns `tokens,count`, relative to the pipeline file."""
+    """A CSV file with columns `tokens,count`, or the samples of a run as JSON lines (.jsonl), relative to the pipeline
+    file."""
 
     @property
     def longest(self) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import networkx
 
 from rpegc.errors import InputError, SourcePosition, guess
+from rpegc.ir.fusion import composites, unit_names
 from rpegc.ir.graph import Edge, Graph, Op, Stage
 from rpegc.target import ENGINE_FIELDS, SHARDED_FIELDS, WORDS
 
@@ -152,8 +153,26 @@ def _chunks(graph: Graph) -> Iterator[Violation]:
     for edge in graph.edges:
         if edge.chunks < 1:
             yield _on(graph, edge, f"chunks {edge.chunks}")
-        if edge.chunks > 1 and graph.stage(edge.source).op is not Op.GENERATE:
+        if edge.chunks > 1 and graph.stage(edge.source).op in (Op.TRAIN, Op.SYNC):
             yield _on(graph, edge, f"chunks {edge.chunks} from a {graph.stage(edge.source).op} stage")
+
+
+def _fused_units(graph: Graph) -> Iterator[Violation]:
+    for name, members in composites(graph).items():
+        if graph.has(name) or not _IDENTIFIER.fullmatch(name):
+            yield _at(members[0], f"a composite called {name!r}")
+        ops = {member.op for member in members}
+        if len(ops) > 1 or not ops <= {Op.FORWARD, Op.TRAIN}:
+            yield _at(members[0], f"`{name}` of {', '.join(sorted(ops))} stages")
+        if len({member.meshes for member in members}) > 1:
+            yield _at(members[0], f"`{name}` on meshes {[member.meshes for member in members]}")
+    unit = unit_names(graph)
+    within = networkx.DiGraph([(unit[e.source], unit[e.target]) for e in graph.edges if e.distance == 0])
+    try:
+        cycle = networkx.find_cycle(within)
+    except networkx.NetworkXNoCycle:
+        return
+    yield Violation(f"composite `{cycle[0][0]}`", " -> ".join([*(source for source, _ in cycle), cycle[0][0]]))
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -273,7 +292,14 @@ RULES: tuple[GraphRule, ...] = (
     GraphRule("unique-edges", "a stage receives one value of another stage once", _unique_edges),
     GraphRule("distance", "a distance is 0 or more RL steps", _distances),
     GraphRule("causality", "no stage waits for itself within one step", _no_cycle_within_a_step),
-    GraphRule("chunks", "an edge has one chunk or more, and several only from a generate stage", _chunks),
+    GraphRule(
+        "chunks", "an edge has one chunk or more, and several only from a generate, forward or function stage", _chunks
+    ),
+    GraphRule(
+        "fused",
+        "stages of one unit have one op (forward or train) and one domain of meshes, and none waits for another",
+        _fused_units,
+    ),
     GraphRule("weight-source", "weights come from train or sync stages", _weight_sources),
     GraphRule("weight-target", "weights go to stages of the same model", _weight_targets),
     GraphRule("one-weight-source", "a stage receives weights from one stage", _one_weight_source),

@@ -84,6 +84,7 @@ def _glance(plan: Plan) -> RenderableType:
             f"{plan.search.status}: no plan of this space is below {format_seconds(plan.lower_bound_s)}, "
             f"so at most {plan.gap:.2%} is left to gain in it",
         ),
+        *([("without limits", _unrestricted(plan))] if plan.unrestricted else []),
         ("throughput", f"{plan.tokens_per_s_per_gpu:,.0f} tokens/s/GPU over all GPUs"),
         ("MFU", f"{plan.mfu:.1%} of training time on training GPUs, recompute not counted"),
         ("cost", _cost(plan)),
@@ -100,6 +101,17 @@ def _simulated(simulation: Simulation) -> str:
     mean, low, high = (format_seconds(s) for s in (simulation.mean_s, simulation.p10_s, simulation.p90_s))
     busy = ", ".join(f"{mesh} {share:.0%}" for mesh, share in simulation.utilisation.items())
     return f"{mean} a step over {simulation.steps} steps of drawn lengths (80 % of them {low} .. {high}); busy: {busy}"
+
+
+def _unrestricted(plan: Plan) -> str:
+    best = plan.unrestricted
+    assert best is not None, "only called with one"
+    structure = ", ".join(name for name in best.rewrites if name not in ("place", "insert-transitions"))
+    gain = f"{best.gain:.1%} less" if best.gain > 0 else "no less"
+    return (
+        f"{format_seconds(best.period_s)} a step with every structure and layout of the native engine, {gain} than "
+        f"with {plan.target.name} (not below {format_seconds(best.lower_bound_s)}); {structure or 'no rewrites'}"
+    )
 
 
 def _cost(plan: Plan) -> str:

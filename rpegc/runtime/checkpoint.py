@@ -123,10 +123,12 @@ def _finish(fresh: Path, place: Path, meta: dict[str, Any]) -> None:
 
 def _problems(action: Callable[[], None]) -> list[str]:
     """Do something on every rank; return what went wrong on any of them, the same on all."""
+    from torch.distributed.checkpoint import CheckpointException  # no Exception, but a BaseException
+
     problem = ""
     try:
         action()
-    except Exception as error:  # a full disk arrives in many forms, from this rank or from another
+    except (Exception, CheckpointException) as error:  # a full disk has many forms, on this rank or another
         problem = f"{type(error).__name__}: {error}"
     return [text for text in _all(problem) if text]
 

@@ -87,6 +87,14 @@ class Decoder:
         self.model, self.slots, self.length = model, slots, length
         self.device, self.tensor_group = device, tensor_group
 
+    def wake(self) -> None:
+        """Bring the weights to the device."""
+        self.model.to(self.device)
+
+    def sleep(self) -> None:
+        """Leave the device to other stages: the weights wait in host memory. The cache never outlives a step."""
+        self.model.to("cpu")
+
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, enough: Callable[[int], bool] = lambda _: False
     ) -> Iterator[Request]:

@@ -86,7 +86,9 @@ class Replica:
         share = self.share
         if not share.carries:
             self.taken = step * share.groups
-        fresh = share.groups + share.carries - len({request.group for request in self.carried})
+        # Rows that are as old as they may be when they begin cannot wait for a later step.
+        further = share.carries if version > step - share.bound else 0
+        fresh = max(share.groups + further - len({request.group for request in self.carried}), 0)
         requests = list(self.carried)
         for number in range(self.taken, self.taken + fresh):
             turn, position = divmod(number, share.groups)

@@ -79,12 +79,12 @@ class Log:
         fresh = path.with_suffix(".new")
         fresh.write_text("".join(kept), encoding="utf-8")
         fresh.replace(path)
-        self._file = path.open("a", encoding="utf-8")
+        self.path = path
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add a line, at once on disk's side of a crash of ours."""
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()
+        """Add a line; a crash of ours afterwards does not lose it."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 def chrome_trace(name: str, spans: list[dict[str, Any]]) -> str:

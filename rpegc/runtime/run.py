@@ -21,7 +21,7 @@ from rpegc.ir.graph import Op
 from rpegc.plan import Plan
 from rpegc.runtime.checkpoint import Checkpoints, Saved
 from rpegc.runtime.functions import FunctionLane
-from rpegc.runtime.gate import Gate, StopRequest
+from rpegc.runtime.gate import Gate, Heartbeat, StopRequest
 from rpegc.runtime.metrics import Clock
 from rpegc.runtime.program import Instance, order, segments
 from rpegc.runtime.report import Report, Reporter, ReportSender
@@ -78,6 +78,14 @@ class _Run:
 
     def steps(self, total: int) -> int:
         """Run up to a number of steps, from the last checkpoint on; return the steps that are done."""
+        heartbeat = Heartbeat(self.store.clone(), self.stop)
+        heartbeat.start()
+        try:
+            return self._steps(total)
+        finally:
+            heartbeat.end()
+
+    def _steps(self, total: int) -> int:
         first = self._resume()
         reporter = self._reporter(first, total)
         for stage in self.engine.plan.graph.of_op(Op.SYNC):

@@ -76,13 +76,27 @@ def connect(plan: Plan) -> torch.device:
     if dist.is_initialized():
         pass  # by whoever runs several plans in one process
     elif "RANK" in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, store=_store(), rank=int(os.environ["RANK"]), world_size=_world_size())
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     if dist.get_world_size() != plan.devices.gpus:
         message = f"the plan is for {plan.devices.gpus} processes, one a GPU, and {dist.get_world_size()} were started"
         raise InputError(message, hint="launch/run.sh starts as many as the plan needs")
     return device
+
+
+def _world_size() -> int:
+    return int(os.environ["WORLD_SIZE"])
+
+
+def _store() -> Any:
+    """Return a store that rank 0 holds, on a port of its own for every start.
+
+    The launcher's own store keeps what the processes before a restart wrote: with fixed node ranks (torch 2.13) the new
+    ones look for the old ones' addresses there, in vain.
+    """
+    port = int(os.environ["MASTER_PORT"]) + 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return dist.TCPStore(os.environ["MASTER_ADDR"], port, _world_size(), is_master=os.environ["RANK"] == "0")
 
 
 def build(plan: Plan, settings: Settings, device: torch.device) -> Engine:

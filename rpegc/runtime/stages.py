@@ -79,9 +79,12 @@ class StageRunner:
 
     def _generate(self, stage: PlannedStage, step: int) -> None:
         replica, axes = self.replicas[stage.name], self.engine.axes[stage.name]
+        replica.decoder.wake()
         for wave, rows in replica.waves(step, self.versions[stage.name]):
             if axes.tensor_place == 0:
                 self.values.put(stage.name, step, wave, replica.share.replica, rows)
+        if isinstance(stage.layout, EngineLayout) and stage.layout.offload:
+            replica.decoder.sleep()
 
     # --- forward ------------------------------------------------------------------------------------------------------
 

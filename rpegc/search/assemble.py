@@ -12,7 +12,9 @@ from rpegc.cost.table import MemoryTerm
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.cost.work_depth import stage_work_flops
 from rpegc.hardware import Machine, Pool
+from rpegc.ir.fusion import units
 from rpegc.ir.graph import Graph, Op
+from rpegc.ir.meaning import CARRIES, SAMPLES, TAIL_SHARE, staleness_bound
 from rpegc.plan import (
     Alternative,
     Assumption,
@@ -27,7 +29,7 @@ from rpegc.plan import (
     Target,
     Transition,
 )
-from rpegc.search.bind import bind_memory, bind_meshes, bind_stages
+from rpegc.search.bind import bind_memory, bind_meshes, bind_stages, unfolded
 from rpegc.search.bound_schedule import BoundSchedule
 from rpegc.search.choose import Attempt, Outcome
 from rpegc.search.solver.problem import Choice
@@ -70,6 +72,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
     assert choice is not None, "a winner has a choice"
     assert period is not None, "a winner has a period"
     graph, tables = winner.variant.graph, winner.variant.tables
+    choice = unfolded(graph, choice)
     meshes = bind_meshes(graph, winner.variant.problem, choice)
     stages = bind_stages(graph, tables, choice, meshes)
     memory = bind_memory(
@@ -89,10 +92,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         seed=request.seed,
         pipeline=request.pipeline,
         graph=graph,
-        knobs={
-            "staleness": max(0, _weight_distance(graph) - 1),
-            **({"engine": graph.engine} if graph.engine else {}),
-        },
+        knobs=knobs_of_graph(graph) | ({"engine": graph.engine} if graph.engine else {}),
         transitions=_transitions(graph, stages),
         period_s=period_s,
         period_interval_s=schedule.interval_s(),
@@ -110,7 +110,7 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
         stages=stages,
         memory=memory,
         rewrites=_rewrites(graph, outcome, winner),
-        staleness=_staleness(graph, request),
+        staleness=_staleness(graph),
         search=SearchRecord(
             request.space,
             _status(outcome, winner, request),
@@ -131,26 +131,27 @@ def assemble(request: Request, outcome: Outcome) -> Plan:
             memory_shortest=min((p.fit_probability for p in memory), default=1.0),
             devices=devices,
             stages=stages,
+            measurement=schedule.best_measurement(),
         ),
         bottleneck=schedule.bottleneck(period_s),
     )
 
 
-def _weight_distance(graph: Graph) -> int:
-    """Total distance from a training stage to the engines that use its weights, by way of a sync or directly."""
-    best = 0
-    for stage in graph.of_op(Op.GENERATE):
-        for edge in graph.into(stage.name):
-            source = graph.stage(edge.source)
-            if source.op is Op.SYNC:
-                best = max([best, *(edge.distance + before.distance for before in graph.into(source.name))])
-            elif source.op is Op.TRAIN:
-                best = max(best, edge.distance)
-    return best
+def knobs_of_graph(graph: Graph) -> dict[str, int | float | str]:
+    """Return what couples stages and is no layout: staleness, and chunks, tail and carried samples where they are."""
+    tails = [stage.name for stage in graph.of_op(Op.GENERATE) if stage.attribute(SAMPLES) == "tail"]
+    chunks = max((edge.chunks for edge in graph.edges if edge.source not in tails), default=1)
+    engines = graph.of_op(Op.GENERATE)
+    tail = max((float(stage.attribute(TAIL_SHARE, 0.0)) for stage in engines), default=0.0)
+    carries = max((int(stage.attribute(CARRIES, 0)) for stage in engines), default=0)
+    given = {"chunks": chunks if chunks > 1 else 0, "tail_share": tail, "carries": carries}
+    knobs: dict[str, int | float | str] = {"staleness": staleness_bound(graph)}
+    return knobs | {name: value for name, value in given.items() if value}
 
 
-def _staleness(graph: Graph, request: Request) -> Staleness:
-    bound = max(0, _weight_distance(graph) - 1)
+def _staleness(graph: Graph) -> Staleness:
+    """Return the bound, which the schedule of a plan without interruption reaches at every step."""
+    bound = staleness_bound(graph)
     return Staleness(bound, float(bound), bound)
 
 
@@ -195,10 +196,13 @@ def _mfu(
     flops = 0.0
     capacity = 0.0
     peak = request.machine.accelerator.peak_bf16.value
+    first = {members[0].name for members in units(graph).values()}
     for stage in stages:
         if stage.op != Op.TRAIN:
             continue
         flops += stage_work_flops(request.works[stage.name])
+        if stage.name not in first:
+            continue  # the unit's seconds count once
         capacity += peak * meshes[choice.nodes[stage.name]].gpus * stage.seconds
     return flops / capacity if capacity else 0.0
 
@@ -246,7 +250,8 @@ def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
         if attempt is winner:
             continue
         graph = attempt.variant.graph
-        difference = {"placement": _placement(graph), "staleness": str(max(0, _weight_distance(graph) - 1))}
+        difference = {"placement": _placement(graph), "staleness": str(staleness_bound(graph))}
+        difference |= _structure_difference(graph, winner.variant.graph)
         if graph.engine:
             difference["engine"] = graph.engine
         if attempt.weight != winner.weight:
@@ -258,6 +263,16 @@ def _alternatives(outcome: Outcome, winner: Attempt) -> tuple[Alternative, ...]:
             why = "proven not to be worth choosing" if graph.rewrites != winner.variant.graph.rewrites else "costs more"
             rows.append(Alternative(limit, difference, why, proven_above=True))
     return tuple(rows)
+
+
+def _structure_difference(graph: Graph, chosen: Graph) -> dict[str, str]:
+    """Return which rewrites one graph has and the chosen one lacks, and the other way round."""
+    own, other = ({r.name: r.where for r in g.rewrites if r.name != "place"} for g in (graph, chosen))
+    names = {
+        "with": [name for name, where in own.items() if other.get(name) != where],
+        "without": [name for name in other if name not in own],
+    }
+    return {key: ", ".join(listed) for key, listed in names.items() if listed}
 
 
 def _placement(graph: Graph) -> str:
@@ -288,7 +303,11 @@ def _runs_far_ahead(request: Request) -> bool:
 
 
 def _warnings(
-    request: Request, memory_shortest: float, devices: Devices, stages: tuple[PlannedStage, ...]
+    request: Request,
+    memory_shortest: float,
+    devices: Devices,
+    stages: tuple[PlannedStage, ...],
+    measurement: tuple[str, float, float] | None,
 ) -> tuple[str, ...]:
     lines = []
     if devices.nodes < request.nodes:
@@ -306,9 +325,15 @@ def _warnings(
             "[minibatches-by-completion, reuse-rollout-logprobs]`: max_staleness 2 and above add nothing without it"
         )
     if request.partial_rollout:
-        lines.append("partial_rollout is allowed, but no rewrite of this version uses it")
+        lines.append(f"partial_rollout is allowed, but {request.target.name} has no mode for it here")
     if any("gh200" in name for name in (request.machine.name, *(pool.machine.name for pool in request.pools))):
         lines.append("no published RL run on GH200: step times are extrapolated, hence the wide interval")
+    if measurement is not None:
+        stage, before, after = measurement
+        lines.append(
+            f"timing `{stage}` once on this machine would narrow the interval of the step most: its ends would lie a "
+            f"factor {after:.1f} apart, not {before:.1f}"
+        )
     for role, model in request.pipeline["architectures"].items():
         lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]
     if request.pipeline.get("data") is None:

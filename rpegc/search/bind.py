@@ -6,13 +6,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rpegc.cost.fit import fit_probability
+from rpegc.cost.fusion import held_beside
 from rpegc.cost.table import MemoryTerm, PriceTable
+from rpegc.ir.fusion import unit_names, unit_of, units
 from rpegc.ir.graph import Graph, Op, Stage
 from rpegc.plan import MemoryPhase, PlannedStage, PlannedTerm
 from rpegc.search.solver.geometry import rectangles
 from rpegc.search.solver.problem import Choice, Problem
 from rpegc.search.tabulate import Tables
 from rpegc.target import Layout, Mesh, layout_at
+
+
+def unfolded(graph: Graph, choice: Choice) -> Choice:
+    """Return the choice by stage: members of a composite share their unit's mesh, layout, start and duration."""
+    unit = unit_names(graph)
+    gpu = [stage.name for stage in graph.stages if stage.op.on_gpus]
+    return replace(
+        choice,
+        nodes={name: choice.nodes[unit[name]] for name in gpu},
+        layouts={name: choice.layouts[unit[name]] for name in gpu},
+        milliseconds={name: choice.milliseconds[unit[name]] for name in unit},
+        start_ms={name: choice.start_ms[unit[name]] for name in unit},
+    )
 
 
 def bind_meshes(graph: Graph, problem: Problem, choice: Choice) -> dict[int, Mesh]:
@@ -74,12 +89,14 @@ def chosen_row(tables: Tables, choice: Choice, stage: str) -> tuple[PriceTable, 
 def bind_stages(graph: Graph, tables: Tables, choice: Choice, meshes: Mapping[int, Mesh]) -> tuple[PlannedStage, ...]:
     """Return every stage with its mesh, layout, start, seconds and bill of terms, in graph order."""
     earliest = min(choice.start_ms.values())
+    together = units(graph)
     bound = []
     for stage in graph.stages:
         start = (choice.start_ms[stage.name] - earliest) / 1000.0
         layout: Layout | None = None
         mesh = ""
         interval = (1.0, 1.0)
+        completion: tuple[float, ...] = ()
         if stage.op.on_gpus:
             table, row = chosen_row(tables, choice, stage.name)
             layout, mesh, interval = (
@@ -93,7 +110,11 @@ def bind_stages(graph: Graph, tables: Tables, choice: Choice, meshes: Mapping[in
                 )
                 for term in table.times
             }
-            seconds = float(table.seconds[row])
+            members = together[unit_of(stage)]
+            chosen = [chosen_row(tables, choice, member.name) for member in members]
+            seconds = sum(float(part.seconds[place]) for part, place in chosen)
+            if any(edge.chunks > 1 for edge in graph.out_of(stage.name)) and table.completion.shape[1] > 1:
+                completion = tuple(float(done) for done in table.completion[row])
         elif stage.op is Op.FUNCTION:
             terms = {
                 term.name: PlannedTerm(
@@ -110,7 +131,9 @@ def bind_stages(graph: Graph, tables: Tables, choice: Choice, meshes: Mapping[in
             terms = {"weight_transfer": PlannedTerm(seconds, 0.0, *how)}
             interval = (0.6, 1.6)
         bound.append(
-            PlannedStage(stage.name, stage.op.value, stage.model, mesh, layout, start, seconds, interval, terms)
+            PlannedStage(
+                stage.name, stage.op.value, stage.model, mesh, layout, start, seconds, interval, terms, completion
+            )
         )
     return tuple(bound)
 
@@ -137,7 +160,7 @@ def bind_memory(
             capacities_bytes, node_terms = pools[mesh.pool]
         around = {s.name: s for s in graph.stages if s.op.on_gpus and choice.nodes[s.name] in path}
         for phase in (name for name in around if choice.nodes[name] == node):
-            device, host = phase_bytes({n: chosen_row(tables, choice, n) for n in around}, around, phase)
+            device, host = phase_bytes({n: chosen_row(tables, choice, n) for n in around}, around, around[phase])
             host = {f"node.{term.name}": float(term.bytes.sum()) for term in node_terms} | host
             phases.append(memory_phase(mesh.name, phase, device, host, around, capacities_bytes))
     return tuple(phases)
@@ -170,7 +193,7 @@ def memory_phase(
 
 
 def phase_bytes(
-    priced: Mapping[str, tuple[PriceTable, int]], around: Mapping[str, Stage], phase: str
+    priced: Mapping[str, tuple[PriceTable, int]], around: Mapping[str, Stage], phase: Stage
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return named bytes of one GPU and of one node's host while `phase` runs beside what stays of the others.
 
@@ -184,7 +207,8 @@ def phase_bytes(
         signature = (around[name].model, table.signatures[int(table.signature[row])])
         for term in table.memory:
             amount = float(term.bytes[row])
-            if not amount or (term.residence == "working" and name != phase):
+            beside = unit_of(around[name]) == unit_of(phase) and held_beside(term, phase.op is Op.TRAIN)
+            if not amount or (term.residence == "working" and name != phase.name and not beside):
                 continue
             if term.residence == "weights" and signature in shared:
                 continue

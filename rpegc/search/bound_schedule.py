@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import combinations
 
+from rpegc.ir.fusion import contracted, units
 from rpegc.ir.graph import Graph, Op
 from rpegc.ir.period import PeriodResult, evaluate
 from rpegc.plan import PlannedStage
 from rpegc.search.solver.problem import Choice
 from rpegc.target import Mesh
+
+MEASURED = (0.9, 1.1)
+"""Interval of a stage that was timed on the machine itself: steps of one run vary by about a tenth."""
 
 
 class BoundSchedule:
@@ -19,18 +24,22 @@ class BoundSchedule:
     def __init__(
         self, graph: Graph, choice: Choice, stages: tuple[PlannedStage, ...], meshes: Mapping[int, Mesh], period_ms: int
     ) -> None:
-        self._graph = graph
-        self._stages = stages
-        self._meshes = {name: meshes[node] for name, node in choice.nodes.items()}
-        self._milliseconds = choice.milliseconds
-        self._windings = self._orders(choice, period_ms)
+        self._graph = contracted(graph)
+        members = units(graph)
+        first = {names[0].name: unit for unit, names in members.items()}
+        self._stages = {first[stage.name]: stage for stage in stages if stage.name in first}
+        of = {unit: names[0].name for unit, names in members.items()}
+        self._meshes = {unit: meshes[choice.nodes[name]] for unit, name in of.items() if name in choice.nodes}
+        self._milliseconds = {unit: choice.milliseconds[name] for unit, name in of.items()}
+        self._starts = {unit: choice.start_ms[name] for unit, name in of.items()}
+        self._windings = self._orders(period_ms)
 
-    def _orders(self, choice: Choice, period_ms: int) -> dict[tuple[str, str], int]:
+    def _orders(self, period_ms: int) -> dict[tuple[str, str], int]:
         """Read the winding of each exclusive pair off the starts."""
         orders: dict[tuple[str, str], int] = {}
         for u, v in combinations([stage.name for stage in self._graph.stages], 2):
             if self._exclusive(u, v):
-                gap = choice.start_ms[v] - choice.start_ms[u] - choice.milliseconds[u]
+                gap = self._starts[v] - self._starts[u] - self._milliseconds[u]
                 orders[u, v] = gap // period_ms
         return orders
 
@@ -46,12 +55,39 @@ class BoundSchedule:
         ends = [edge.source for edge in self._graph.into(name)] + [edge.target for edge in self._graph.out_of(name)]
         return tuple(self._meshes[end] for end in ends if end in self._meshes)
 
-    def _at(self, side: int | None) -> PeriodResult | None:
-        seconds = {
-            stage.name: Fraction(self._milliseconds[stage.name]) * Fraction(1 if side is None else stage.interval[side])
-            for stage in self._stages
+    def _at(self, side: int | None, measured: str = "") -> PeriodResult | None:
+        """Evaluate the period with every stage at one side of its interval, or at its own time (None).
+
+        The unit `measured` has the interval of a measurement.
+        """
+        scale = {
+            unit: Fraction(1 if side is None else (MEASURED if unit == measured else stage.interval)[side])
+            for unit, stage in self._stages.items()
         }
-        return evaluate(self._graph, seconds, self._windings, None)
+        seconds = {unit: Fraction(self._milliseconds[unit]) * factor for unit, factor in scale.items()}
+        curves = {
+            unit: [Fraction(math.ceil(done * 1000.0 - 1e-6)) * scale[unit] for done in stage.completion]
+            for unit, stage in self._stages.items()
+            if stage.completion
+        }
+        return evaluate(self._graph, seconds, self._windings, curves)
+
+    def best_measurement(self) -> tuple[str, float, float] | None:
+        """Return the stage whose measurement narrows the period's interval most, and high over low before and after.
+
+        None where no measurement narrows it by a tenth.
+        """
+        low, high = self.interval_s()
+        before = high / low if low > 0 else 1.0
+        found: tuple[str, float, float] | None = None
+        for unit in self._stages:
+            ends = [self._at(side, unit) for side in (0, 1)]
+            after = before
+            if ends[0] is not None and ends[1] is not None and ends[0].period > 0:
+                after = float(ends[1].period / ends[0].period)
+            if after < 0.9 * before and (found is None or after < found[2]):
+                found = (unit, before, after)
+        return found
 
     def interval_s(self) -> tuple[float, float]:
         """Return the period with every stage at the low end of its interval, and at the high end (fully correlated)."""

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rpegc.cost.fit import margin
+from rpegc.cost.fusion import working_bytes
 from rpegc.cost.table import PairTable, PriceTable
+from rpegc.ir.fusion import contracted, unit_names, units
 from rpegc.ir.graph import Graph, Op, Stage
+from rpegc.search.sharing import sharing_of, weights_of
 from rpegc.search.solver import problem as integer
 from rpegc.search.tabulate import Tables
 from rpegc.target import FloatArray, IntArray, MeshClass, Tie, packed
@@ -17,6 +20,9 @@ from rpegc.units import MIB
 
 MEMORY_UNIT_BYTES = 256 * MIB
 """Bytes of one memory unit. Coarser units prune more rows and waste at most one unit a stage and residence."""
+
+EVEN_PARTS = 8
+"""Parts in which a streaming pass completes; chunks of an edge divide it."""
 
 SignatureKey = tuple[int, tuple[tuple[str, int], ...]]
 """Mesh class index and the sorted (field, value) pairs that other stages can see."""
@@ -62,74 +68,106 @@ def build(
     }
     numbering: dict[SignatureKey, int] = {}
     stages: list[integer.Stage] = []
-    tie_groups = tuple(integer.TieGroup(tie.stages) for tie in ties)
-    sharing = _sharing(graph)
-    seen = {name for group in sharing for name in group}
-    seen |= {name for sync in syncs.values() for name in (sync.source, sync.target)}
+    unit = unit_names(graph)
+    timed = contracted(graph)
+    sharing = sharing_of(graph, tables)
+    tied = tuple(Tie(tuple(dict.fromkeys(unit[name] for name in tie.stages)), tie.fields, tie.source) for tie in ties)
+    seen = {name for group in sharing.groups for name in group}
+    seen |= {unit[name] for sync in syncs.values() for name in (sync.source, sync.target)}
     tie_keys: dict[tuple[int, ...], int] = {}
-    for stage in graph.stages:
+    for name, members in units(graph).items():
+        stage = members[0]
         if stage.op is Op.FUNCTION:
             total = sum(float(term.seconds.sum()) for term in tables.functions[stage.name])
             others = tuple(s.name for s in graph.stages if s.op is Op.FUNCTION and s.name != stage.name)
             stages.append(integer.HostStage(stage.name, int(to_milliseconds(np.array([total]))[0]), others))
         elif stage.op.on_gpus:
-            visible = stage.name in seen
+            streams = any(edge.chunks > 1 for edge in timed.out_of(name))
+            whole = _Unit(name, members, sharing.roles_of(name), name in seen, streams)
             cells = {
-                index: _cell(
-                    stage,
-                    tables.cells[stage.name][mesh],
-                    index,
-                    visible,
-                    ties,
-                    numbering,
-                    tie_keys,
-                    scales.get(mesh.pool, (1.0, 1.0)),
-                )
+                index: _cell(whole, tables, mesh, tied, numbering, tie_keys, scales.get(mesh.pool, (1.0, 1.0)))
                 for index, mesh in enumerate(tables.meshes)
                 if mesh in tables.cells[stage.name]
             }
-            stages.append(integer.GpuStage(stage.name, cells))
-    stages += [_sync(graph.stage(name), prices, tables, numbering) for name, prices in syncs.items()]
-    edges = tuple(integer.Edge(edge.source, edge.target, edge.distance, edge.chunks) for edge in graph.edges)
+            stages.append(integer.GpuStage(name, cells))
+    stages += [_sync(graph.stage(name), prices, tables, numbering, unit) for name, prices in syncs.items()]
+    edges = tuple(integer.Edge(edge.source, edge.target, edge.distance, edge.chunks) for edge in timed.edges)
     device, host = (int(count // MEMORY_UNIT_BYTES) for count in capacities_bytes)
     return integer.Problem(
-        cluster, tables.meshes, tuple(stages), edges, ladder, device, host, sharing=sharing, ties=tie_groups
+        cluster,
+        tables.meshes,
+        tuple(stages),
+        tuple(dict.fromkeys(edges)),
+        ladder,
+        device,
+        host,
+        sharing=tuple(sharing.groups),
+        ties=tuple(integer.TieGroup(tie.stages) for tie in tied),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What becomes one stage of the integer problem: a stage, or the members of a composite."""
+
+    name: str
+    members: tuple[Stage, ...]
+    shared_roles: tuple[str, ...]
+    visible: bool
+    streams: bool
+
+
 def _cell(
-    stage: Stage,
-    table: PriceTable,
-    index: int,
-    visible: bool,
+    unit: _Unit,
+    tables: Tables,
+    mesh: MeshClass,
     ties: tuple[Tie, ...],
     numbering: dict[SignatureKey, int],
     tie_keys: dict[tuple[int, ...], int],
     scale: tuple[float, ...],
 ) -> integer.Cell:
-    """Quantise one table. Stages whose signature no other stage can see all share one, so that more rows prune."""
-    factor, host_factor = margin(stage.op) * scale[0], scale[1]
-    pairs = table.signatures if visible else ((("stage", -1),),) * len(table.signatures)
+    """Quantise one unit's table. Units whose signature nobody else can see all share one, so that more rows prune."""
+    members = tuple(tables.cells[stage.name][mesh] for stage in unit.members)
+    table, op, index = members[0], unit.members[0].op, tables.meshes.index(mesh)
+    factor, host_factor = margin(op) * scale[0], scale[1]
+    pairs = table.signatures if unit.visible else ((("stage", -1),),) * len(table.signatures)
     numbers = np.array([numbering.setdefault((index, key), len(numbering)) for key in pairs], dtype=np.int64)
-    completion = np.minimum(to_milliseconds(table.completion), to_milliseconds(table.seconds)[:, None])
-    completion[:, -1] = to_milliseconds(table.seconds)
-    columns = [_tie_column(stage, table, tie, tie_keys) for tie in ties]
+    completion = _completion(members, unit.streams)
+    columns = [_tie_column(unit.name, table, tie, tie_keys) for tie in ties]
+    shared = weights_of(unit.members, members, unit.shared_roles)
+    own = weights_of(unit.members, members, tuple({s.model: None for s in unit.members if s.model})) - shared
+    resident = own + sum((member.bytes("resident") for member in members), start=np.zeros(table.rows))
+    working = working_bytes(members, op is Op.TRAIN) if len(members) > 1 else table.bytes("working")
     return integer.Cell(
         milliseconds=completion[:, -1].copy(),
         completion=completion,
-        weights=to_units(table.bytes("weights") * factor),
-        resident=to_units(table.bytes("resident") * factor),
-        working=to_units(table.bytes("working") * factor),
-        host=to_units(table.bytes("host") * host_factor),
+        weights=to_units(shared * factor),
+        resident=to_units(resident * factor),
+        working=to_units(working * factor),
+        host=to_units(sum((member.bytes("host") for member in members), start=np.zeros(table.rows)) * host_factor),
         signature=numbers[table.signature],
         ties=np.stack(columns, axis=1) if columns else np.zeros((table.rows, 0), dtype=np.int64),
         layout=np.arange(table.rows, dtype=np.int64),
     )
 
 
-def _tie_column(stage: Stage, table: PriceTable, tie: Tie, tie_keys: dict[tuple[int, ...], int]) -> IntArray:
+def _completion(members: tuple[PriceTable, ...], streams: bool) -> IntArray:
+    """Return when parts of the samples are done, in milliseconds; passes on GPUs go through them at an even pace."""
+    total = to_milliseconds(sum((member.seconds for member in members), start=np.zeros(members[0].rows)))
+    curve = members[0].completion
+    if streams and curve.shape[1] == 1:
+        parts = -(-total[:, None] * np.arange(1, EVEN_PARTS + 1) // EVEN_PARTS)
+    elif len(members) > 1 or not streams:
+        parts = total[:, None]
+    else:
+        parts = np.minimum(to_milliseconds(curve), total[:, None])
+    parts[:, -1] = total
+    return np.asarray(np.maximum(parts, 1), dtype=np.int64)
+
+
+def _tie_column(unit: str, table: PriceTable, tie: Tie, tie_keys: dict[tuple[int, ...], int]) -> IntArray:
     """Number the values of the tied fields of each row, equally for every stage of the tie."""
-    if stage.name not in tie.stages:
+    if unit not in tie.stages:
         return np.zeros(table.rows, dtype=np.int64)
     columns = [np.asarray(table.layouts[name], dtype=np.int64) for name in tie.fields]
     _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
@@ -138,16 +176,13 @@ def _tie_column(stage: Stage, table: PriceTable, tie: Tie, tie_keys: dict[tuple[
     return np.asarray(keys, dtype=np.int64)[inverse.reshape(-1)]
 
 
-def _sharing(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Training and forward stages of one role hold one copy of its weights; an engine always holds its own."""
-    roles: dict[str, list[str]] = {}
-    for stage in graph.stages:
-        if stage.op in (Op.TRAIN, Op.FORWARD):
-            roles.setdefault(stage.model, []).append(stage.name)
-    return tuple(tuple(names) for names in roles.values() if len(names) > 1)
-
-
-def _sync(stage: Stage, prices: SyncPrices, tables: Tables, numbering: Mapping[SignatureKey, int]) -> integer.SyncStage:
+def _sync(
+    stage: Stage,
+    prices: SyncPrices,
+    tables: Tables,
+    numbering: Mapping[SignatureKey, int],
+    unit: Mapping[str, str],
+) -> integer.SyncStage:
     """Lay the pair tables of all mesh classes out as one matrix over the signatures of both stages."""
     rows = _signature_numbers(prices.source, tables, numbering)
     columns = _signature_numbers(prices.target, tables, numbering)
@@ -159,7 +194,8 @@ def _sync(stage: Stage, prices: SyncPrices, tables: Tables, numbering: Mapping[S
         block = np.ix_([row_of[n] for n in rows[source_mesh]], [column_of[n] for n in columns[target_mesh]])
         across[block] = to_milliseconds(pair.across)
         same[block] = to_milliseconds(pair.same)
-    return integer.SyncStage(stage.name, prices.source, prices.target, tuple(row_of), tuple(column_of), across, same)
+    source, target = unit[prices.source], unit[prices.target]
+    return integer.SyncStage(stage.name, source, target, tuple(row_of), tuple(column_of), across, same)
 
 
 def _signature_numbers(stage: str, tables: Tables, numbering: Mapping[SignatureKey, int]) -> dict[MeshClass, list[int]]:

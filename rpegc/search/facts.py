@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from rpegc.cost.work import StageWork, WorkContext
 from rpegc.hardware import Machine
-from rpegc.ir.graph import Op
+from rpegc.ir.graph import Op, Stage
+
+
+def apart(stage: Stage, others: list[Stage]) -> bool:
+    """Whether no other stage on GPUs may sit on any mesh of this one."""
+    return bool(stage.meshes) and all(other is stage or not set(stage.meshes) & set(other.meshes) for other in others)
 
 
 def stage_facts(work: StageWork, context: WorkContext, machine: Machine) -> dict[str, int | float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rpegc.cost.transitions import Link, sync_seconds
+from rpegc.cost.transitions import Link, receiving_side, sending_side, sync_between
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
 from rpegc.ir.graph import Graph, Op
@@ -24,27 +24,31 @@ def sync_prices(
 
     `pools` are the machines of a cluster of unlike ones, `link` is the network between them.
     """
+    machines = pools or {}
     prices: dict[str, SyncPrices] = {}
     for stage in graph.of_op(Op.SYNC):
         source = next(edge.source for edge in graph.into(stage.name))
         target = next(edge.target for edge in graph.out_of(stage.name))
         work = works[source]
+        sending = {
+            mesh: sending_side(work, machines.get(mesh.pool, machine), mesh, table.signatures)
+            for mesh, table in tables.cells[source].items()
+        }
+        receiving = {m: receiving_side(work, m, t.signatures) for m, t in tables.cells[target].items()}
         prices[stage.name] = SyncPrices(
             source,
             target,
             {
-                (from_mesh, to_mesh): sync_seconds(
+                (from_mesh, to_mesh): sync_between(
                     work,
-                    pools[from_mesh.pool] if pools else machine,
+                    machines.get(from_mesh.pool, machine),
                     work.framework,
-                    from_mesh,
-                    from_table.signatures,
-                    to_mesh,
-                    to_table.signatures,
+                    one,
+                    other,
                     link if from_mesh.pool != to_mesh.pool else None,
                 )
-                for from_mesh, from_table in tables.cells[source].items()
-                for to_mesh, to_table in tables.cells[target].items()
+                for from_mesh, one in sending.items()
+                for to_mesh, other in receiving.items()
             },
         )
     return prices

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from rpegc.cost.functions import price_function
+from rpegc.cost.fusion import fused
 from rpegc.cost.price import price
 from rpegc.cost.table import PriceTable, TimeTerm
 from rpegc.cost.work import StageWork
 from rpegc.hardware import Machine
+from rpegc.ir.fusion import composites
 from rpegc.ir.graph import Graph, Op, Stage
-from rpegc.search.enumerate import legal_layouts, select
+from rpegc.search.align import aligned, rows_of
+from rpegc.search.enumerate import legal_layouts
 from rpegc.target import MeshClass, Rule
 
 
@@ -41,6 +44,7 @@ class TableCache:
 
     def __init__(self) -> None:
         self._tables: dict[tuple[object, ...], PriceTable | None] = {}
+        self._fused: dict[tuple[int, ...], tuple[PriceTable, ...]] = {}
 
     def table(
         self,
@@ -64,6 +68,14 @@ class TableCache:
         if key not in self._tables:
             self._tables[key] = _price_cell(stage, work, mesh, machine, facts, rules)
         return self._tables[key]
+
+    def fused(self, members: tuple[PriceTable, ...], training: bool) -> tuple[PriceTable, ...]:
+        """Return the members' tables as one unit runs them, on the layouts that all of them have; none if none is."""
+        key = tuple(id(table) for table in members)
+        if key not in self._fused:
+            together = aligned(members)
+            self._fused[key] = fused(together, training) if together else ()
+        return self._fused[key]
 
 
 def tabulate(
@@ -100,7 +112,24 @@ def tabulate(
             if table is not None:
                 layouts += table.rows
                 cells[stage.name][mesh] = table
+    for members in composites(graph).values():
+        _fuse_cells(cells, members, meshes, cache)
     return Tables(meshes, cells, functions, layouts)
+
+
+def _fuse_cells(
+    cells: dict[str, dict[MeshClass, PriceTable]],
+    members: tuple[Stage, ...],
+    meshes: tuple[MeshClass, ...],
+    cache: TableCache,
+) -> None:
+    """Replace the tables of a composite's members by those of one unit; a mesh class without a common layout goes."""
+    for mesh in meshes:
+        single = [cells[stage.name].pop(mesh, None) for stage in members]
+        present = tuple(table for table in single if table is not None)
+        together = cache.fused(present, members[0].op is Op.TRAIN) if len(present) == len(members) else ()
+        for stage, table in zip(members, together, strict=False):
+            cells[stage.name][mesh] = table
 
 
 def _price_cell(
@@ -116,17 +145,3 @@ def _price_cell(
         return None
     table = price(work, mesh, columns, machine)
     return rows_of(table, np.flatnonzero(np.isfinite(table.seconds)))
-
-
-def rows_of(table: PriceTable, rows: np.ndarray) -> PriceTable | None:
-    """Return the table restricted to some rows, or None if there are none."""
-    if not len(rows):
-        return None
-    return replace(
-        table,
-        layouts=select(table.layouts, rows),
-        times=tuple(replace(t, seconds=t.seconds[rows], hidden_seconds=t.hidden_seconds[rows]) for t in table.times),
-        memory=tuple(replace(term, bytes=term.bytes[rows]) for term in table.memory),
-        completion=table.completion[rows],
-        signature=table.signature[rows],
-    )

@@ -11,6 +11,7 @@ import numpy as np
 from rpegc.target import BoolArray, FloatArray
 from rpegc.validate.kernels import Sweep, attention_sweep, collective_sweep, gemm_sweep
 from rpegc.validate.refit import Problem, left_out_predictions
+from rpegc.validate.rl_families import DEFINITIONS, evaluate_rl
 from rpegc.validate.table import Folder, Skipped
 from rpegc.validate.training import memory_problem, time_problem
 from rpegc.validate.training_rows import Case, read_cases
@@ -46,6 +47,7 @@ FAMILIES: Mapping[str, Definition] = MappingProxyType(
         "training_gh200": Definition("training step on GH200", "a model", None),
         "calculon_points": Definition("Megatron points of calculon (mean, max)", "a model", (0.035, 0.08), worst=True),
         "peak_memory": Definition("peak device memory", "a model", (0.05, 0.15)),
+        **{name: Definition(*stated) for name, stated in DEFINITIONS.items()},
         "memory_verdicts": Definition(
             "does it fit (wrong of what fits, of what does not)", "nothing", (0.10, 0.10), verdict=True
         ),
@@ -133,6 +135,8 @@ def evaluate(folder: Folder, wanted: Sequence[str]) -> list[FamilyResult]:
         results += _training(folder, wanted)
     if "peak_memory" in wanted:
         results.append(_memory(folder))
+    for rows in evaluate_rl(folder, wanted):
+        results.append(FamilyResult(*(getattr(rows, name) for name in FamilyResult.__slots__)))
     if "memory_verdicts" in wanted:
         results.append(_verdicts(folder))
     order = list(FAMILIES)

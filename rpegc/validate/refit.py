@@ -41,7 +41,8 @@ class Problem:
     """Rows that share constants.
 
     `predict(values, rows)` returns predictions of the rows with these indices; constants that `values` does not name
-    keep what is shipped. `affects` says per constant which rows it can change. `rounds` are the linearisations on all
+    keep what is shipped. `soft_scale` is the log residual from which a row counts linearly; rows outside of `fitted`
+    are predicted only. `affects` says per constant which rows it can change. `rounds` are the linearisations on all
     rows; with one, parts are left out from the shipped constants.
     """
 
@@ -51,6 +52,8 @@ class Problem:
     affects: Mapping[str, BoolArray]
     predict: Callable[[Mapping[str, float], IntArray], FloatArray]
     rounds: int = 3
+    soft_scale: float = SOFT_SCALE
+    fitted: BoolArray | None = None
 
     @property
     def everything(self) -> IntArray:
@@ -112,13 +115,15 @@ def _line(problem: Problem, point: FloatArray) -> _Line:
 def _solve(problem: Problem, line: _Line, used: BoolArray) -> FloatArray:
     """Return the constants' logarithms that fit the used rows best, by reweighted least squares on the line."""
     _, group, counts = np.unique(np.asarray(problem.groups), return_inverse=True, return_counts=True)
+    if problem.fitted is not None:
+        used = used & problem.fitted
     weight = used * np.minimum(1.0, GROUP_ROWS / counts[group])
     prior = np.log([constant.prior for constant in problem.constants])
-    stiffness = np.array([1.0 / constant.spread**2 for constant in problem.constants]) * SOFT_SCALE**2
+    stiffness = np.array([1.0 / constant.spread**2 for constant in problem.constants]) * problem.soft_scale**2
     move = np.zeros(len(line.point))
     for _ in range(12):
         residual = line.residual + line.jacobian @ move
-        robust = weight / np.sqrt(1.0 + (residual / SOFT_SCALE) ** 2)
+        robust = weight / np.sqrt(1.0 + (residual / problem.soft_scale) ** 2)
         normal = line.jacobian.T @ (robust[:, None] * line.jacobian) + np.diag(stiffness)
         gradient = line.jacobian.T @ (robust * line.residual) + stiffness * (line.point - prior)
         move = np.clip(-np.linalg.solve(normal, gradient), -LARGEST_MOVE, LARGEST_MOVE)

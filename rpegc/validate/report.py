@@ -33,7 +33,7 @@ def validate(folder: Path | None, family: str | None) -> list[FamilyResult]:
     if not results:
         where = f"the folder `{folder}` has" if folder else "the package has"
         raise InputError(
-            f"{where} no rows to validate: files are called train_*, comm_*, kernel_aic_* and verdicts_*.csv"
+            f"{where} no rows to validate: files are train_*, comm_*, kernel_aic_*, gen_*, rl_* and verdicts_*.csv"
         )
     return results
 

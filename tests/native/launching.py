@@ -26,7 +26,7 @@ def launch(processes: int, *arguments: str, restarts: int = 0) -> str:
     """Run a script in some processes; return what they printed. Fails with the output if one fails."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port = min(probe.getsockname()[1], 65000)
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
     command += [f"--master-port={port}", "--master-addr=127.0.0.1", f"--max-restarts={restarts}", *arguments]
     done = subprocess.run(

@@ -85,6 +85,7 @@ def bind(
     generate: EngineLayout | None = None,
     chunks: int = 1,
     seconds: Mapping[str, float] | None = None,
+    partial: bool = False,
     **changes: object,
 ) -> Plan:
     """Return a plan of the tiny pipeline on these meshes ("*" = every other stage), with these layouts."""
@@ -95,6 +96,8 @@ def bind(
         replace(edge, chunks=chunks) if graph.stage(edge.source).op is Op.GENERATE else edge for edge in graph.edges
     )
     graph = replace(graph, edges=edges)
+    if partial:
+        graph = graph.recorded("partial-rollout", "stale", "rollout")
     train = train or ShardedLayout(micro_batch=8)
     used = {mesh.name: mesh for mesh in meshes.values()}
     gpus = max(mesh.first_gpu + mesh.gpus_per_node for mesh in used.values())
@@ -134,7 +137,7 @@ def bind(
         stages=tuple(stages),
         memory=(),
         rewrites=(),
-        staleness=Staleness(wanted, 0.0, wanted),
+        staleness=Staleness(wanted + partial, 0.0, wanted + partial),
         search=SearchRecord("quick", "by hand", 1, 1, 1, 0, False),
     )
 

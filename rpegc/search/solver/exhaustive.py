@@ -1,5 +1,8 @@
 """The exhaustive reference: every mesh, every row, every order and every winding of a small problem.
 
+Orders that cannot matter are not enumerated one by one: while the earliest starts of a partial order keep all other
+pairs apart, every completion of it is at least as long.
+
 Shares no code with the integer program, so that each can check the other: shapes, memory, sync times and periods are
 worked out again from the definitions in `problem`. Candidates are tried in the order of a load bound, so that most
 need no schedule. For problems of a few stages and a few layouts each.
@@ -210,24 +213,36 @@ def _schedule(
     reach = 1 + max((edge.distance for edge in problem.edges), default=0)
     best: tuple[int, list[int]] | None = None
 
-    def visit(depth: int, arcs: list[Arc], period: int, start: list[int]) -> None:
+    def visit(left: list[tuple[int, int]], arcs: list[Arc], period: int, start: list[int]) -> None:
         nonlocal best
-        if depth == len(pairs):
+        clash = next(((u, v) for u, v in left if not _apart(start, times, u, v, period)), None)
+        if clash is None:  # the earliest starts keep every pair apart: no order of them has a shorter period
             best = (period, start)
             return
-        u, v = pairs[depth]
+        u, v = clash
+        rest = [pair for pair in left if pair != clash]
+        tried = []
         for k in range(-reach, reach + 1):
             wound = [*arcs, (u, v, times[u], -k), (v, u, times[v], k + 1)]
-            ceiling = best[0] if best is not None else below
-            found = _least_period(len(names), wound, period, ceiling)
+            found = _least_period(len(names), wound, period, best[0] if best is not None else below)
             if found is not None:
-                visit(depth + 1, wound, *found)
+                tried.append((found[0], k, wound, found[1]))
+        for least, _, wound, starts in sorted(tried, key=lambda one: one[:2]):
+            if best is None or least < best[0]:
+                visit(rest, wound, least, starts)
 
     arcs = _edge_arcs(problem, names, candidate)
     found = _least_period(len(names), arcs, candidate.least, below)
     if found is not None:
-        visit(0, arcs, *found)
+        visit(pairs, arcs, *found)
     return best
+
+
+def _apart(start: list[int], times: tuple[int, ...], u: int, v: int, period: int) -> bool:
+    """Whether some winding keeps two stages apart at given starts."""
+    gap = start[v] - start[u]
+    k = (gap - times[u]) // period if period else 0
+    return times[u] + k * period <= gap <= (k + 1) * period - times[v]
 
 
 def _least_period(count: int, arcs: list[Arc], period: int, below: int | None) -> tuple[int, list[int]] | None:

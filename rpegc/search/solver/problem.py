@@ -269,7 +269,7 @@ class Limit:
 
     tolerance: float = 0.01
     iterations: int = 200
-    master_time: float = 2.0
+    master_time: float = 4.0
     total_time: float = 20.0
     follow_up_time: float = 1.0
     memory_mb: int = 2000

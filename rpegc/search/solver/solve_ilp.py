@@ -9,7 +9,7 @@ from __future__ import annotations
 from rpegc.search.solver import greedy
 from rpegc.search.solver.box_loop import Search, first_boxes, refine
 from rpegc.search.solver.boxes import Splitter
-from rpegc.search.solver.problem import Limit, Problem, Solution, Status
+from rpegc.search.solver.problem import Limit, Problem, Solution, Status, Template
 from rpegc.search.solver.prune import normalise, prune
 from rpegc.search.solver.timing import timing_of
 from rpegc.search.solver.variables import Goal
@@ -33,7 +33,7 @@ def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution
     search = Search(problem, timing_of(problem), limit, wanted, first_boxes(problem), Splitter(problem, wanted))
     proven, interrupted, limit_hit = False, False, ["period"]
     try:
-        proven = climb(search)
+        proven = climb(search, problem.ladder if cutoff is None else problem.ladder[-1:])
         limit_hit = [] if proven else ["period"]
         limit_hit += [goal.value for goal in follow_up(search)]
     except KeyboardInterrupt:
@@ -57,10 +57,9 @@ def solve(problem: Problem, limit: Limit, cutoff: int | None = None) -> Solution
     return Solution(first.choice, first.period, search.bound, status, tuple(limit_hit), statistics)
 
 
-def climb(search: Search) -> bool:
+def climb(search: Search, ladder: tuple[Template, ...]) -> bool:
     """Search the period rung by rung; return whether the last rung, which contains all others, is proven."""
     proven = False
-    ladder = search.problem.ladder
     for rung, template in enumerate(ladder):
         share = (search.limit.total_time - search.spent) / (len(ladder) - rung)
         search.bound = 0

@@ -15,5 +15,5 @@ export FI_CXI_DISABLE_HOST_REGISTER=${FI_CXI_DISABLE_HOST_REGISTER:-1}
 export FI_CXI_RX_MATCH_MODE=${FI_CXI_RX_MATCH_MODE:-software}
 export FI_MR_CACHE_MONITOR=${FI_MR_CACHE_MONITOR:-userfaultfd}
 export PYTHONUNBUFFERED=1
-export PYTHONDONTWRITEBYTECODE=1 # dataset.py must leave nothing beside itself: rpegc replaces only its own files
+export PYTHONDONTWRITEBYTECODE=1 # Python files must leave nothing beside them: rpegc replaces only its own files
 export VERL_FILE_LOGGER_PATH=${VERL_FILE_LOGGER_PATH:-$RPEGC_RUN_DIR/metrics-${SLURM_JOB_ID:-local}.jsonl}

@@ -18,5 +18,5 @@ export FI_MR_CACHE_MONITOR=${FI_MR_CACHE_MONITOR:-userfaultfd}
 # driver itself sees a GPU.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 export PYTHONUNBUFFERED=1
-export PYTHONDONTWRITEBYTECODE=1 # dataset.py must leave nothing beside itself: rpegc replaces only its own files
+export PYTHONDONTWRITEBYTECODE=1 # Python files must leave nothing beside them: rpegc replaces only its own files
 export VERL_FILE_LOGGER_PATH=${VERL_FILE_LOGGER_PATH:-$RPEGC_RUN_DIR/metrics-${SLURM_JOB_ID:-local}.jsonl}

@@ -5,5 +5,5 @@ if [[ -n "${RPEGC_VENV:-}" ]]; then
     source "$RPEGC_VENV/bin/activate"
 fi
 export PYTHONUNBUFFERED=1
-export PYTHONDONTWRITEBYTECODE=1 # dataset.py must leave nothing beside itself: rpegc replaces only its own files
+export PYTHONDONTWRITEBYTECODE=1 # Python files must leave nothing beside them: rpegc replaces only its own files
 export VERL_FILE_LOGGER_PATH=${VERL_FILE_LOGGER_PATH:-$RPEGC_RUN_DIR/metrics-${SLURM_JOB_ID:-local}.jsonl}
