@@ -213,10 +213,11 @@ _COMPILED = (
     "BF16 logits; log-probabilities and the compiled entropy keep nothing of their size, the odd byte is the buffer in "
     "which the next micro-batch begins (verl/workers/actor/dp_actor.py, compute_entropy_from_logits)"
 )
-_VERL_LOGITS = {
-    "logit_memory_train": Figure(4.0, "spec", _IN_PLACE),
-    "logit_memory_forward": Figure(3.0, "assumed", _COMPILED),
-}
+_VERL_FSDP = replace(
+    _RL_FSDP,
+    logit_memory_train=Figure(4.0, "spec", _IN_PLACE),
+    logit_memory_forward=Figure(3.0, "assumed", _COMPILED),
+)
 _DEEPSPEED = replace(
     _RL_FSDP,
     name="deepspeed",
@@ -235,13 +236,12 @@ CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
     {
         **{
             (framework, engine): replace(
-                _RL_MEGATRON if engine == "megatron" else _RL_FSDP,
+                _RL_MEGATRON if engine == "megatron" else _VERL_FSDP if framework == "verl" else _RL_FSDP,
                 name=f"{framework} {engine}",
                 train_factor=factor,
                 forward_factor=rl_passes.FORWARD_FACTORS[framework, engine],
                 imbalance=_BALANCED if framework == "verl" else _RL.imbalance,
                 known_on=_KNOWN_ON.get(framework, ()),
-                **(_VERL_LOGITS if (framework, engine) == ("verl", "fsdp") else {}),
             )
             for (framework, engine), factor in rl_passes.TRAINING_FACTORS.items()
         },
