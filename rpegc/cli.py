@@ -255,6 +255,39 @@ def sweep_command(
         raise typer.Exit(130)
 
 
+@app.command("estimate")
+def estimate_command(
+    given: Annotated[
+        Path,
+        typer.Argument(
+            help="A compiled folder, its plan.json, a launch script of verl, a list of overrides, or a CSV of them.",
+            show_default=False,
+        ),
+    ],
+    hardware: Annotated[
+        str | None, typer.Option("--hardware", help="Machine of a launch script; `rpegc list hardware`.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model of the catalogue in the place of the script's.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Price a given plan and say whether it fits; exit with 3 if it does not."""
+    from rpegc.estimates import estimates, judged, to_json
+    from rpegc.report.verdict import lines
+
+    found = estimates(given, hardware, model)
+    if as_json:
+        typer.echo(to_json(found))
+    else:
+        for line in lines(judged(found)):
+            typer.echo(_visible(line))
+    if any(not one.fits for one in found.estimates):
+        raise typer.Exit(3)
+    if not found.estimates:
+        raise typer.Exit(2)
+
+
 @app.command("list")
 def list_command(
     what: Annotated[str, typer.Argument(help="models, hardware, presets, passes, backends, spaces or sites.")],

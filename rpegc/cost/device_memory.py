@@ -20,12 +20,16 @@ from rpegc.cost.layer import inner_width, mixer_channels
 from rpegc.cost.model_state import LocalParameters, stored_bytes, updated_parameters
 from rpegc.cost.step_shape import StepShape
 from rpegc.cost.table import MemoryTerm
+from rpegc.lengths import GROUP_CORRELATION
 from rpegc.target import FloatArray
 
 KEPT = "reshard_after_forward=False: FSDP2 frees gathered weights after a backward pass only (run with torch 2.13)"
 
 VERL_LINEAR_WORKLOAD = 24576.0
 """verl packs micro-batches of equal workload s (24576 + s): calculate_workload, utils/seqlen_balancing.py, 0.9.1."""
+
+LARGEST_MICRO_BATCH = 3.0
+"""Standard deviations: one micro-batch in 700 is larger, about the number in a run's first steps."""
 
 
 def device_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm, ...]:
@@ -51,7 +55,7 @@ def device_memory(shape: StepShape, local: LocalParameters) -> tuple[MemoryTerm,
             "weights gathered for use (FSDP2); " + MEMORY_ROWS,
         ),
         "activations": (activation_bytes(shape, tokens), "fitted", MEMORY_ROWS),
-        "logits": (logit_bytes(shape, tokens), *_logit_source(shape)),
+        "logits": (_beside_layer(shape, tokens, logit_bytes(shape, tokens)), *_logit_source(shape)),
     }
     terms += [MemoryTerm(name, value, "working", known, source) for name, (value, known, source) in working.items()]
     slack = FRAGMENTATION_SHARE.value * sum((value for value, _, _ in working.values()), start=np.zeros(shape.rows))
@@ -65,17 +69,36 @@ def peak_tokens(shape: StepShape) -> FloatArray:
     """Return the most tokens that one GPU holds of one micro-batch.
 
     A packed micro-batch fills its budget, and holds the longest sequence; a counted one holds that many of the longest.
+    verl removes padding, so a counted one holds the sum of its lengths.
     verl packs by workload, so a micro-batch of short sequences exceeds the mean token count by the ratio of workloads.
     """
     longest = shape.work.max_tokens / shape.sequence_ranks
     per_rank = np.ceil(shape.sequences_per_update / shape.dp)
-    budget = shape.token_budget
+    budget, update = shape.token_budget, per_rank * longest
+    counted = np.minimum(np.maximum(shape.micro_batch, 1.0), per_rank)
     if shape.work.framework == "verl":
         mean = shape.work.mean_tokens
         budget = budget * (VERL_LINEAR_WORKLOAD + shape.span) / (VERL_LINEAR_WORKLOAD + mean)
-    packed = np.maximum(np.minimum(budget, per_rank * longest), longest)
-    counted = np.minimum(np.maximum(shape.micro_batch, 1.0), per_rank) * longest
+        counted, update = unpadded_tokens(shape, counted, longest), unpadded_tokens(shape, per_rank, longest)
+    else:
+        counted = counted * longest
+    packed = np.maximum(np.minimum(budget, update), longest)
     return np.where(shape.token_budget > 0, packed, counted)
+
+
+def unpadded_tokens(shape: StepShape, sequences: FloatArray, longest: FloatArray) -> FloatArray:
+    """Return the tokens of one GPU's largest micro-batch of that many sequences without padding.
+
+    n lengths sum to n E[s] with a deviation of sd(s) sqrt(n (1 + (g - 1) rho)), where the g <= n samples of a prompt
+    are correlated by rho; `LARGEST_MICRO_BATCH` deviations above the mean, at least one longest sequence, at most n.
+    """
+    work = shape.work
+    mean = work.mean_tokens
+    deviation = np.sqrt(max(shape.span * mean - mean * mean, 0.0))
+    group = np.minimum(sequences, float(work.samples_per_prompt))
+    spread = LARGEST_MICRO_BATCH * deviation * np.sqrt(sequences * (1.0 + (group - 1.0) * GROUP_CORRELATION))
+    tokens = (sequences * mean + spread) / shape.sequence_ranks
+    return np.asarray(np.maximum(np.minimum(tokens, sequences * longest), longest), dtype=np.float64)
 
 
 def gathered_bytes(shape: StepShape, local: LocalParameters) -> FloatArray:
@@ -149,6 +172,17 @@ def logit_bytes(shape: StepShape, tokens: FloatArray) -> FloatArray:
     c = shape.constants
     each = c.logit_memory_train.value if shape.training else c.logit_memory_forward.value
     return each * tokens * shape.architecture.vocabulary / shape.tp
+
+
+def _beside_layer(shape: StepShape, tokens: FloatArray, logits: FloatArray) -> FloatArray:
+    """Return the bytes of logits beyond the room that recomputing a layer needs anyway.
+
+    Under full recompute no layer is held while the loss is; the constants of pretraining frameworks were fitted to the
+    sum of both, those of verl's loss are counted from its code.
+    """
+    if shape.work.framework != "verl" or not shape.training:
+        return logits
+    return np.where(shape.recompute_full, np.maximum(logits - layer_bytes(shape, tokens), 0.0), logits)
 
 
 def _training_states(shape: StepShape, local: LocalParameters) -> list[MemoryTerm]:

@@ -12,6 +12,7 @@ import numpy as np
 from rpegc.architecture import Architecture
 from rpegc.cost.decode import EngineShape
 from rpegc.cost.engines import (
+    ALONE_WORKSPACE_SHARE,
     ENGINE_PROCESS_BYTES,
     LOGIT_COPIES,
     RESIDUE_BYTES,
@@ -64,7 +65,8 @@ def engine_memory(architecture: Architecture, machine: Machine, shape: EngineSha
     channels = 4.0 * architecture.hidden + (2.0 * widest + 2.0 * inner) / shape.tp
     activations = layouts["batched_tokens"] * channels * _BF16_BYTES
     logits = layouts["max_sequences"] * architecture.vocabulary * _FP32_BYTES * LOGIT_COPIES.value
-    workspace = WORKSPACE_BASE_BYTES.value + activations + logits
+    base = WORKSPACE_BASE_BYTES.value * np.where(shape.tp * shape.pp > 1, 1.0, ALONE_WORKSPACE_SHARE.value)
+    workspace = base + activations + logits
     budget = layouts["memory_fraction"] * machine.accelerator.hbm_bytes.value
     return EngineMemory(weights, workspace, np.maximum(budget - weights - workspace, 0.0))
 

@@ -134,6 +134,9 @@ STAGE_HOP_S = Figure(15.0 * MICROSECOND, "assumed", "send of one hidden state to
 WORKSPACE_BASE_BYTES = Figure(
     2.0 * GB, "fitted", OFFLINE + "; 3.0 GB per GPU in all, of which about 1 GB is the activation peak below"
 )
+ALONE_WORKSPACE_SHARE = Figure(
+    0.25, "assumed", "of that base, without peers: no communicators, no buffers of a custom all-reduce"
+)
 LOGIT_COPIES = Figure(3.0, "assumed", "sampler: FP32 logits, their sorted copy and probabilities")
 RESIDUE_BYTES = Figure(
     1.5 * GIB, "assumed", "CUDA context, communicators and captured graphs outside the engine's share, kept asleep"

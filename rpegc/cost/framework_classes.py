@@ -205,6 +205,19 @@ _RL_MEGATRON = replace(
     micro_batch_lora_s=rl_passes.MICRO_BATCH_MEGATRON_S,
     logit_memory_train=Figure(10.0, "fitted", MEMORY_ROWS),
 )
+_IN_PLACE = (
+    "BF16 logits, overwritten by their gradient, and the gradient before the division by the temperature: without an "
+    "entropy bonus, verl's default, the loss works in place (verl/workers/actor/dp_actor.py, inplace_backward)"
+)
+_COMPILED = (
+    "BF16 logits; log-probabilities and the compiled entropy keep nothing of their size, the odd byte is the buffer in "
+    "which the next micro-batch begins (verl/workers/actor/dp_actor.py, compute_entropy_from_logits)"
+)
+_VERL_FSDP = replace(
+    _RL_FSDP,
+    logit_memory_train=Figure(4.0, "spec", _IN_PLACE),
+    logit_memory_forward=Figure(3.0, "assumed", _COMPILED),
+)
 _DEEPSPEED = replace(
     _RL_FSDP,
     name="deepspeed",
@@ -223,7 +236,7 @@ CLASSES: Mapping[tuple[str, str], FrameworkConstants] = MappingProxyType(
     {
         **{
             (framework, engine): replace(
-                _RL_MEGATRON if engine == "megatron" else _RL_FSDP,
+                _RL_MEGATRON if engine == "megatron" else _VERL_FSDP if framework == "verl" else _RL_FSDP,
                 name=f"{framework} {engine}",
                 train_factor=factor,
                 forward_factor=rl_passes.FORWARD_FACTORS[framework, engine],

@@ -160,36 +160,50 @@ def bind_memory(
             capacities_bytes, node_terms = pools[mesh.pool]
         around = {s.name: s for s in graph.stages if s.op.on_gpus and choice.nodes[s.name] in path}
         for phase in (name for name in around if choice.nodes[name] == node):
-            device, host = _phase_bytes(tables, choice, around, around[phase])
+            device, host = phase_bytes({n: chosen_row(tables, choice, n) for n in around}, around, around[phase])
             host = {f"node.{term.name}": float(term.bytes.sum()) for term in node_terms} | host
-            by_op: dict[Op, float] = {}
-            for name, amount in device.items():
-                op = around[name.split(".")[0]].op
-                by_op[op] = by_op.get(op, 0.0) + amount
-            phases.append(
-                MemoryPhase(
-                    mesh=mesh.name,
-                    phase=phase,
-                    device_bytes=device,
-                    device_total_bytes=sum(device.values()),
-                    device_capacity_bytes=capacities_bytes[0],
-                    fit_probability=fit_probability(by_op, capacities_bytes[0]),
-                    host_bytes=host,
-                    host_total_bytes=sum(host.values()),
-                    host_capacity_bytes=capacities_bytes[1],
-                )
-            )
+            phases.append(memory_phase(mesh.name, phase, device, host, around, capacities_bytes))
     return tuple(phases)
 
 
-def _phase_bytes(
-    tables: Tables, choice: Choice, around: Mapping[str, Stage], phase: Stage
+def memory_phase(
+    mesh: str,
+    phase: str,
+    device: dict[str, float],
+    host: dict[str, float],
+    around: Mapping[str, Stage],
+    capacities_bytes: tuple[float, float],
+) -> MemoryPhase:
+    """Return one phase from its named bytes of one GPU and of one node's host; names begin with the stage's."""
+    by_op: dict[Op, float] = {}
+    for name, amount in device.items():
+        op = around[name.split(".")[0]].op
+        by_op[op] = by_op.get(op, 0.0) + amount
+    return MemoryPhase(
+        mesh=mesh,
+        phase=phase,
+        device_bytes=device,
+        device_total_bytes=sum(device.values()),
+        device_capacity_bytes=capacities_bytes[0],
+        fit_probability=fit_probability(by_op, capacities_bytes[0]),
+        host_bytes=host,
+        host_total_bytes=sum(host.values()),
+        host_capacity_bytes=capacities_bytes[1],
+    )
+
+
+def phase_bytes(
+    priced: Mapping[str, tuple[PriceTable, int]], around: Mapping[str, Stage], phase: Stage
 ) -> tuple[dict[str, float], dict[str, float]]:
+    """Return named bytes of one GPU and of one node's host while `phase` runs beside what stays of the others.
+
+    `priced` holds the table and the row of each stage `around`.
+    """
     device: dict[str, float] = {}
     host: dict[str, float] = {}
     shared: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
     for name in around:
-        table, row = chosen_row(tables, choice, name)
+        table, row = priced[name]
         signature = (around[name].model, table.signatures[int(table.signature[row])])
         for term in table.memory:
             amount = float(term.bytes[row])

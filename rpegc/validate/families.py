@@ -15,6 +15,7 @@ from rpegc.validate.rl_families import DEFINITIONS, evaluate_rl
 from rpegc.validate.table import Folder, Skipped
 from rpegc.validate.training import memory_problem, time_problem
 from rpegc.validate.training_rows import Case, read_cases
+from rpegc.validate.verdicts import verdicts
 
 BAND = (0.1, 0.9)
 """Quantiles of the residuals between which an 80 % interval lies."""
@@ -24,13 +25,15 @@ BAND = (0.1, 0.9)
 class Definition:
     """What a family holds, what is left out together, and its bar: (median, p90) of the absolute error, or none.
 
-    `worst` families are judged by mean and maximum, as the published comparison they answer to.
+    `worst` families are judged by mean and maximum, as the published comparison they answer to; `verdict` families by
+    the shares of wrong verdicts on what fits and on what does not (the bar is one minus the wanted recall).
     """
 
     title: str
     parts: str
     bar: tuple[float, float] | None
     worst: bool = False
+    verdict: bool = False
 
 
 FAMILIES: Mapping[str, Definition] = MappingProxyType(
@@ -45,6 +48,9 @@ FAMILIES: Mapping[str, Definition] = MappingProxyType(
         "calculon_points": Definition("Megatron points of calculon (mean, max)", "a model", (0.035, 0.08), worst=True),
         "peak_memory": Definition("peak device memory", "a model", (0.05, 0.15)),
         **{name: Definition(*stated) for name, stated in DEFINITIONS.items()},
+        "memory_verdicts": Definition(
+            "does it fit (wrong of what fits, of what does not)", "nothing", (0.10, 0.10), verdict=True
+        ),
     }
 )
 
@@ -70,6 +76,10 @@ class FamilyResult:
     def figures(self, predictions: FloatArray) -> tuple[float, float]:
         """Return median and 90th percentile of the absolute error (mean and maximum, if the family asks so)."""
         error = np.abs(predictions / self.measured - 1.0)
+        if self.definition.verdict:
+            sides = (error[self.measured < 1.0], error[self.measured > 1.0])
+            fits, overflows = (float(np.mean(side > 0.0)) if len(side) else 0.0 for side in sides)
+            return fits, overflows
         if self.definition.worst:
             return float(np.mean(error)), float(np.max(error))
         return float(np.median(error)), float(np.quantile(error, 0.9))
@@ -90,6 +100,8 @@ class FamilyResult:
 
     def band(self, without: str | None = None) -> tuple[float, float]:
         """Return the multipliers of an 80 % interval: residual quantiles of left-out rows, of the other parts only."""
+        if self.definition.verdict:
+            return 1.0, 1.0
         used = np.array([part != without for part in self.parts])
         ratio = (self.measured / self.left_out)[used if used.any() else ~used]
         low, high = np.quantile(ratio, BAND)
@@ -97,7 +109,10 @@ class FamilyResult:
 
     @property
     def coverage(self) -> float:
-        """Share of the left-out rows inside an 80 % interval that rests on the other parts' residuals."""
+        """Share of the left-out rows inside an 80 % interval that rests on the other parts' residuals.
+
+        Of verdicts: the share that is right.
+        """
         bands = {part: self.band(part) for part in set(self.parts)}
         low, high = (np.array([bands[part][side] for part in self.parts]) * self.left_out for side in (0, 1))
         return float(np.mean((low <= self.measured) & (self.measured <= high)))
@@ -122,6 +137,8 @@ def evaluate(folder: Folder, wanted: Sequence[str]) -> list[FamilyResult]:
         results.append(_memory(folder))
     for rows in evaluate_rl(folder, wanted):
         results.append(FamilyResult(*(getattr(rows, name) for name in FamilyResult.__slots__)))
+    if "memory_verdicts" in wanted:
+        results.append(_verdicts(folder))
     order = list(FAMILIES)
     found = [result for result in results if result.row_ids or result.skipped]
     return sorted(found, key=lambda result: order.index(result.family))
@@ -180,6 +197,15 @@ def _memory(folder: Folder) -> FamilyResult:
     everything = np.ones(len(cases), dtype=bool)
     predicted = problem.predict({}, problem.everything)
     return _slice("peak_memory", everything, cases, problem, predicted, left_out, models, skipped)
+
+
+def _verdicts(folder: Folder) -> FamilyResult:
+    """Nothing is refitted: verdicts follow from the constants that the other families left out rows of."""
+    found = verdicts(folder)
+    said = np.array(found.said, dtype=np.float64)
+    known = np.array(found.known, dtype=np.float64)
+    ids, sources, parts = tuple(found.row_ids), tuple(found.sources), tuple(found.parts)
+    return FamilyResult("memory_verdicts", ids, sources, known, said, said, parts, tuple(found.skipped))
 
 
 def _slice(

@@ -33,7 +33,7 @@ def validate(folder: Path | None, family: str | None) -> list[FamilyResult]:
     if not results:
         where = f"the folder `{folder}` has" if folder else "the package has"
         raise InputError(
-            f"{where} no rows to validate: files are called train_*, comm_*, kernel_aic_*, gen_* and rl_*.csv"
+            f"{where} no rows to validate: files are train_*, comm_*, kernel_aic_*, gen_*, rl_* and verdicts_*.csv"
         )
     return results
 
@@ -98,7 +98,7 @@ def _family(result: FamilyResult) -> dict[str, Any]:
     return {
         "family": result.family,
         "rows": len(result.row_ids),
-        "statistics": ["mean", "maximum"] if result.definition.worst else ["median", "p90"],
+        "statistics": list(_statistics(result)),
         "median": median,
         "p90": p90,
         "bias": result.bias if known else None,
@@ -110,6 +110,12 @@ def _family(result: FamilyResult) -> dict[str, Any]:
         "coverage": result.coverage if known else None,
         "skipped": [{"row_id": row.row_id, "reason": row.reason} for row in result.skipped],
     }
+
+
+def _statistics(result: FamilyResult) -> tuple[str, str]:
+    if result.definition.verdict:
+        return ("wrong of what fits", "wrong of what does not fit")
+    return ("mean", "maximum") if result.definition.worst else ("median", "p90")
 
 
 def _rows(result: FamilyResult) -> list[dict[str, Any]]:

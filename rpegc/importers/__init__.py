@@ -1,0 +1,1 @@
+"""Launch scripts of other people, read as text and never executed: what they fix of pipeline and plan."""
