@@ -373,7 +373,10 @@ def _remedy(setting: Setting) -> str:
     graphs = tuple(first.values())
 
     def fits(machine: str, nodes: int) -> bool:
-        attempt = replace(quick, machine=load_machine(machine), nodes=nodes)
+        found = load_machine(machine)
+        if found.system_nodes and nodes > found.system_nodes:
+            return False
+        attempt = replace(quick, machine=found, nodes=nodes)
         try:
             return search(attempt, graphs).winner is not None
         except (InputError, NothingFits):

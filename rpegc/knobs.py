@@ -8,6 +8,8 @@ number, so that a loop that is continued from its storage proposes what an unint
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +91,7 @@ def tune(
     import optuna  # imported late: only those who tune wait for it
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = _study(storage)
+    study = _study(storage, _study_name(start, domain, seed))
     plans: dict[Knobs, Plan | None] = {knobs_of(start): start}
     seen: list[tuple[Knobs, float | None]] = []
     best = start
@@ -123,7 +125,13 @@ def _simulated(plan: Plan) -> float:
     return plan.period_s if plan.simulated_period_s is None else plan.simulated_period_s
 
 
-def _study(storage: Path | None):  # type: ignore[no-untyped-def]
+def _study_name(start: Plan, domain: Mapping[str, tuple[int | float, ...]], seed: int) -> str:
+    """Return a name that only searches of one pipeline, from one plan and over equal knobs, have in common."""
+    asked = (json.dumps(start.pipeline, sort_keys=True, default=str), start.target, start.search.space, start.period_s)
+    return "knobs-" + hashlib.sha256(repr((asked, sorted(domain.items()), seed)).encode()).hexdigest()[:16]
+
+
+def _study(storage: Path | None, name: str):  # type: ignore[no-untyped-def]
     import optuna
 
     if storage is None:
@@ -131,6 +139,6 @@ def _study(storage: Path | None):  # type: ignore[no-untyped-def]
     try:
         backend = optuna.storages.journal.JournalFileBackend(str(storage))
         journal = optuna.storages.JournalStorage(backend)
-        return optuna.create_study(storage=journal, study_name="knobs", load_if_exists=True)
-    except (OSError, ValueError, KeyError) as error:
+        return optuna.create_study(storage=journal, study_name=name, load_if_exists=True)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError, AttributeError, IndexError) as error:
         raise InputError(f"{storage}: cannot be used as Optuna's storage ({type(error).__name__}: {error})") from None

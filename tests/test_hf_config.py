@@ -458,3 +458,17 @@ def test_no_prefix_of_a_file_ends_in_a_traceback(tmp_path):
     text = json.dumps(MIXTURE, indent=1)
     for end in range(len(text)):
         refusal(text[:end], tmp_path)
+
+
+def test_a_state_space_model_without_a_head_size_takes_it_from_the_channels(tmp_path):
+    config = {"model_type": "granitemoehybrid", "hidden_size": 1024, "num_hidden_layers": 2, "vocab_size": 32000}
+    config |= {"num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 2048, "mamba_n_heads": 32}
+    config["max_position_embeddings"] = 4096
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config | {"layer_types": ["mamba", "attention"]}), encoding="utf-8")
+    stated = tmp_path / "stated.json"
+    stated.write_text(
+        json.dumps(config | {"layer_types": ["mamba", "attention"], "mamba_d_head": 64}), encoding="utf-8"
+    )
+    read, same = (load_architecture(str(file), tmp_path, HERE) for file in (path, stated))
+    assert read.parameters == same.parameters

@@ -13,6 +13,7 @@ from rpegc import compiler
 from rpegc.compiler import (
     Options,
     _tuned,
+    best_plan,
     bound_plan,
     compile_pipeline,
     search,
@@ -94,6 +95,21 @@ def test_a_storage_that_is_none_is_named(start: Plan, tmp_path: Path) -> None:
         tune(start, Landscape(start), DOMAIN, trials=1, seed=1, storage=tmp_path / "broken")
 
 
+@pytest.mark.parametrize("text", ['{"op_code": 99, "worker_id": "x"}\n', "[]\n", '{"op_co'])
+def test_a_damaged_storage_is_wrong_input(start: Plan, tmp_path: Path, text: str) -> None:
+    storage = tmp_path / "storage"
+    storage.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be used as Optuna's storage"):
+        tune(start, Landscape(start), DOMAIN, trials=2, seed=1, storage=storage)
+
+
+def test_trials_of_another_question_do_not_count(start: Plan, tmp_path: Path) -> None:
+    tune(start, Landscape(start), DOMAIN, trials=3, seed=1, storage=tmp_path / "storage")
+    other, narrow = Landscape(start), {"chunks": (1, 2)}
+    tune(start, other, narrow, trials=3, seed=1, storage=tmp_path / "storage")
+    assert other.asked
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +127,24 @@ def test_a_killed_search_goes_on_with_what_it_solved(tmp_path: Path) -> None:
     assert again[:4] == first
     assert len(asked) == 4 + 3
     assert len(load(path)) == 6
+
+
+def test_another_file_is_never_taken_for_a_checkpoint_nor_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(PIPELINE, encoding="utf-8")
+    with pytest.raises(InputError, match="is no checkpoint of rpegc"):
+        remembering(solve_ilp.solve, path)
+    assert path.read_text(encoding="utf-8") == PIPELINE
+
+
+def test_a_line_that_was_edited_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    setting = setting_of(pipeline_from_text(PIPELINE), Options(space="quick", checkpoint=path))
+    best_plan(setting)  # solves, and keeps each verdict
+    kept = load(path)
+    assert kept
+    path.write_text(path.read_text(encoding="utf-8").replace('"bound": ', '"bound": 1'), encoding="utf-8")
+    assert load(path) == {}
 
 
 def test_an_interrupted_verdict_is_not_kept(tmp_path: Path) -> None:

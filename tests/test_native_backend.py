@@ -184,3 +184,16 @@ def test_a_step_streams_only_where_every_update_keeps_its_samples():
     assert flows(streamed, settings_of(twice, 1))["update_actor"].waves == 1
     whitened = {**plan.pipeline, "target_overrides": {"advantage": "reinforce++"}}
     assert flows(streamed, settings_of(whitened, 1))["advantages"].waves == 1
+
+
+def test_what_the_report_says_to_run_was_written(tmp_path):
+    from rpegc.report.terminal import console, render
+
+    for text in (PIPELINE, PIPELINE.replace("nodes: 4", "nodes: 1").replace("Qwen3-8B", "Qwen3-0.6B")):
+        plan, files = compiled(text)
+        shown = console()
+        with shown.capture() as capture:
+            render(plan, "here", shown)
+        named = [word.removeprefix("here/") for word in capture.get().split() if word.startswith("here/launch/")]
+        assert named
+        assert set(named) <= set(files)

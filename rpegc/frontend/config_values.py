@@ -63,6 +63,7 @@ _BOUNDS = {
     ),
     **dict.fromkeys(("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv"), (1, 1 << 8)),
     **dict.fromkeys(("chunk_size", "mamba_chunk_size"), (1, 1 << 16)),
+    "mamba_expand": (1, 1 << 8),
     **dict.fromkeys(("kv_lora_rank",), (1, 1 << 16)),
     **dict.fromkeys(("q_lora_rank",), (0, 1 << 16)),
     **dict.fromkeys(

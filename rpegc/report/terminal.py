@@ -234,14 +234,12 @@ def _lines(lines: Iterable[str]) -> RenderableType | None:
 
 def _next(plan: Plan, folder: str) -> RenderableType:
     launch = f"{folder}/launch"
-    start = (
-        f"bash {launch}/run_local.sh" if plan.devices.nodes == 1 else f"sbatch --account=PROJECT {launch}/submit.sbatch"
-    )
-    return Group(
-        Text("from the folder that relative paths of the pipeline start in, on the cluster:"),
-        Text(f"  check   bash {launch}/preflight.sh --files"),
-        Text(f"  launch  {start}"),
-    )
+    native = plan.target.name == "native"  # checks files as it starts, and starts one machine by another script
+    local = f"bash {launch}/{'run' if native else 'run_local'}.sh"
+    lines = ["from the folder that relative paths of the pipeline start in, on the cluster:"]
+    lines += [] if native else [f"  check   bash {launch}/preflight.sh --files"]
+    lines += [f"  launch  {local if plan.devices.nodes == 1 else f'sbatch --account=PROJECT {launch}/submit.sbatch'}"]
+    return Group(*(Text(line) for line in lines))
 
 
 def grid(*columns: str) -> Table:

@@ -336,8 +336,10 @@ def _warnings(
         )
     for role, model in request.pipeline["architectures"].items():
         lines += [f"{role}: not priced: {what}" for what in model.get("left_out", ())]
+    lines += _foreign_vocabularies(request.pipeline["architectures"])
+    gate = "the engine" if request.target.name == "native" else "launch/preflight.sh"
     if request.pipeline.get("data") is None:
-        lines.append("no `data` in the pipeline: launch/preflight.sh stops until the paths are filled in")
+        lines.append(f"no `data` in the pipeline: {gate} stops until the paths are filled in")
     for role, what in (("reward", "the reward model"), ("teacher", "the teacher")):
         served = any(stage.op == Op.FORWARD and stage.model == role for stage in stages)
         if served and request.target.name == "verl":
@@ -345,7 +347,21 @@ def _warnings(
     if any("lora" in work.engine_flags for work in request.works.values()):
         lines.append("rollout with adapters is priced from engines of early 2025: today's may be several times faster")
     if request.pipeline["training"].get("learning_rate") is None:
-        lines.append("no `training.learning_rate`: launch/preflight.sh stops until it is filled in")
+        lines.append(f"no `training.learning_rate`: {gate} stops until it is filled in")
     if any(model.get("weights") is None and model.get("like") is None for model in request.pipeline["models"].values()):
-        lines.append("a model has no `weights`: launch/preflight.sh stops until the path is filled in")
+        lines.append(f"a model has no `weights`: {gate} stops until the path is filled in")
     return tuple(lines)
+
+
+def _foreign_vocabularies(architectures: Mapping[str, Any]) -> list[str]:
+    """Say which models have another vocabulary than the actor: they read its token ids, or have to translate them.
+
+    Tables of one tokenizer are padded to sizes that differ by a few hundred rows.
+    """
+    own = architectures["actor"]["vocabulary"] if "actor" in architectures else 0
+    return [
+        f"{role}: its vocabulary of {model['vocabulary']} tokens is not the actor's of {own}: it must read the actor's "
+        "token ids, unless the target translates them"
+        for role, model in architectures.items()
+        if own and abs(model["vocabulary"] - own) > 512
+    ]

@@ -1,7 +1,8 @@
 """A search that was killed goes on where it stopped: every verdict of a solver is kept in a file, by its problem.
 
 Searches are deterministic, so a verdict found once is found again: the file is a cache, one JSON object a line. It is
-never executed; a line that is torn or does not fit is passed over.
+never executed. The first line says what it is, and no other file is ever added to; a line that is torn or does not have
+the digest it states is passed over.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any
 from rpegc.errors import InputError
 from rpegc.search.choose import Solver
 from rpegc.search.solver.problem import Choice, GpuStage, Limit, Problem, Solution, Status, SyncStage, Template
+
+HEADER = '{"format": "rpegc.checkpoint/1"}'
+"""First line of every checkpoint."""
 
 
 def remembering(solve: Solver, path: Path) -> Solver:
@@ -41,14 +45,19 @@ def load(path: Path) -> dict[str, Solution]:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as a checkpoint ({error})") from None
+    if lines and lines[0] != HEADER:
+        raise InputError(f"{path}: is no checkpoint of rpegc; it is left alone", hint="name a file that does not exist")
     known: dict[str, Solution] = {}
-    for line in lines:
-        try:
-            document = json.loads(line)
+    for line in lines[1:]:
+        stated, _, text = line.partition(" ")
+        if stated == _digest(text):
+            document = json.loads(text)
             known[str(document["problem"])] = _solution(document["solution"])
-        except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
-            continue
     return known
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(problem: Problem, limit: Limit, cutoff: int | None) -> str:
@@ -74,8 +83,9 @@ def digest(problem: Problem, limit: Limit, cutoff: int | None) -> str:
 def _append(path: Path, key: str, solution: Solution) -> None:
     line = json.dumps({"problem": key, "solution": _document(solution)}, sort_keys=True)
     try:
+        head = "" if path.exists() and path.stat().st_size else HEADER
         with path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write("\n" + line + "\n")  # a line that a kill tore ends here
+            file.write(f"{head}\n{_digest(line)} {line}\n")  # a line that a kill tore ends here
     except OSError as error:
         raise InputError(f"{path}: the checkpoint cannot be written ({error.strerror})") from None
 
