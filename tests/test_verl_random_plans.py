@@ -41,6 +41,7 @@ class Asked:
     prompts: int = 128
     changes: tuple[str, ...] = ()
     engine: str = ""
+    partial: bool = False
 
     @property
     def text(self) -> str:
@@ -61,7 +62,8 @@ class Asked:
             f"  kl: {{coefficient: {0.001 if 'reference' in self.roles else 0.0}, where: {self.where}}}\n{reward}"
             f"{f'engine: {self.engine}' if self.engine else ''}\n"
             f"cluster: {{hardware: {self.hardware}, nodes: {self.nodes}}}\n"
-            f"allow: {{max_staleness: {self.max_staleness}, model_changes: [{', '.join(self.changes)}]}}\n"
+            f"allow: {{max_staleness: {self.max_staleness}, partial_rollout: {str(self.partial).lower()}, "
+            f"model_changes: [{', '.join(self.changes)}]}}\n"
         )
 
 
@@ -84,6 +86,8 @@ ASKED: tuple[Asked, ...] = (
     Asked(nodes=16, model="Qwen/Qwen3-30B-A3B", prompts=256, engine="megatron", max_staleness=1),
     Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", engine="megatron", longest=16384),
     Asked(nodes=2, hardware="h100-dgx", lora_rank=32, engine="megatron"),
+    Asked(max_staleness=1, partial=True),
+    Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", max_staleness=1, partial=True),
 )
 
 
@@ -159,7 +163,7 @@ def test_every_plan_of_the_search_composes(tmp_path: Path) -> None:
     assert len(requests) >= 60
     assert {asked for asked, _, _ in seen} == set(ASKED), "some pipeline has no plan that fits"
     assert {(plan.graph.mode, plan.graph.engine) for _, plan, _ in seen} == {
-        (mode, engine) for mode in ("sync", "one-step-off") for engine in ("fsdp", "megatron")
+        (mode, engine) for mode in ("sync", "colocate-async", "one-step-off") for engine in ("fsdp", "megatron")
     }
     assert len({found["values"]["trainer.nnodes"] for found in findings}) > 4
 
