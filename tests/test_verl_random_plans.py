@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
-from rpegc.compiler import Options, Setting, bound_plan, plan_files, setting_of, structures, variant_of
+from rpegc.compiler import Options, Setting, best_plan, bound_plan, plan_files, setting_of, structures, variant_of
 from rpegc.emit import EmittedFile
 from rpegc.errors import NothingFits
 from rpegc.frontend.load import pipeline_from_text
@@ -166,6 +166,33 @@ def test_every_plan_of_the_search_composes(tmp_path: Path) -> None:
         (mode, engine) for mode in ("sync", "colocate-async", "one-step-off") for engine in ("fsdp", "megatron")
     }
     assert len({found["values"]["trainer.nnodes"] for found in findings}) > 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        (Asked(max_staleness=1, partial=True), True),
+        (Asked("ppo", nodes=8, roles=EVERYTHING, max_staleness=1, partial=True), True),
+        (Asked(max_staleness=1), False),
+        (Asked("remax", max_staleness=1, partial=True), False),  # runs on the trainer before V1
+        (Asked("dapo", roles=(), max_staleness=1, partial=True), False),
+    ],
+)
+def test_samples_carry_over_where_v1_has_a_trainer_for_it(asked: Asked, offered: bool) -> None:
+    graphs = structures(setting_of(pipeline_from_text(asked.text), Options(space="quick")))
+    modes = {(graph.mode, any(rewrite.name == "partial-rollout" for rewrite in graph.rewrites)) for graph in graphs}
+    assert (("colocate-async", True) in modes) == offered
+    assert {mode for mode, carries in modes if carries} <= {"colocate-async"}
+
+
+@pytest.mark.proof
+def test_the_search_chooses_colocate_async_where_it_pays() -> None:
+    """PPO has no other mode that overlaps the tail of generation."""
+    asked = Asked("ppo", nodes=8, roles=("critic", "reference"), longest=16384, max_staleness=1, partial=True)
+    plan = best_plan(setting_of(pipeline_from_text(asked.text), Options(space="quick")))
+    assert plan.graph.mode == "colocate-async"
+    assert plan.staleness.bound == plan.staleness.max == 1
+    assert not any("partial_rollout" in warning for warning in plan.warnings)
 
 
 MANY_DRAWS = 22

@@ -66,6 +66,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         barrier=True,
         parents=(0, 0, 0),
         homes={"model:teacher": (2,), "model:actor": (1,), "*": ()},
+        forbids=(PARTIAL,),
         source="verl/trainer/ppo/v1/trainer_base.py: teacher_pool",
     ),
     PlacementPattern(
