@@ -204,6 +204,21 @@ REFUSED: list[tuple[str, Callable[[], Plan], str]] = [
         lambda: replace(colocate_async(), graph=replace(colocate_async().graph, mode="sync")),
         "colocate-async, and only there",
     ),
+    (
+        "carried samples before V1",
+        lambda: without(colocate_async(**{"algorithm": "remax", "training.kl.coefficient": 0.0}), "reference_logprobs"),
+        "mode colocate-async is V1's",
+    ),
+    (
+        "samples carried over twice",
+        lambda: replace(
+            colocate_async(**{"allow.max_staleness": 2}),
+            graph=colocate_async().graph.replace_stage(
+                colocate_async().graph.stage("generate").with_attributes(carries=2)
+            ),
+        ),
+        "carry over 2 times; its settings hold the bound of one version",
+    ),
     ("rewards from a function and a model", judged_twice, "from a function or from a model"),
     ("two generate stages", two_generators, "already taken by generate"),
     ("a judge that generates", judge_that_generates, "no place for `generate` of the model `reward`"),

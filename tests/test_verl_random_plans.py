@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from verl_proofs import DRIVER, ONE_STEP_OFF_DRIVER, environment, run
 
-from rpegc.compiler import Options, Setting, bound_plan, plan_files, setting_of, structures, variant_of
+from rpegc.compiler import Options, Setting, best_plan, bound_plan, plan_files, setting_of, structures, variant_of
 from rpegc.emit import EmittedFile
 from rpegc.errors import NothingFits
 from rpegc.frontend.load import pipeline_from_text
@@ -41,6 +41,7 @@ class Asked:
     prompts: int = 128
     changes: tuple[str, ...] = ()
     engine: str = ""
+    partial: bool = False
 
     @property
     def text(self) -> str:
@@ -61,7 +62,8 @@ class Asked:
             f"  kl: {{coefficient: {0.001 if 'reference' in self.roles else 0.0}, where: {self.where}}}\n{reward}"
             f"{f'engine: {self.engine}' if self.engine else ''}\n"
             f"cluster: {{hardware: {self.hardware}, nodes: {self.nodes}}}\n"
-            f"allow: {{max_staleness: {self.max_staleness}, model_changes: [{', '.join(self.changes)}]}}\n"
+            f"allow: {{max_staleness: {self.max_staleness}, partial_rollout: {str(self.partial).lower()}, "
+            f"model_changes: [{', '.join(self.changes)}]}}\n"
         )
 
 
@@ -84,6 +86,8 @@ ASKED: tuple[Asked, ...] = (
     Asked(nodes=16, model="Qwen/Qwen3-30B-A3B", prompts=256, engine="megatron", max_staleness=1),
     Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", engine="megatron", longest=16384),
     Asked(nodes=2, hardware="h100-dgx", lora_rank=32, engine="megatron"),
+    Asked(max_staleness=1, partial=True),
+    Asked("ppo", nodes=8, roles=EVERYTHING, where="reward", max_staleness=1, partial=True),
 )
 
 
@@ -159,9 +163,36 @@ def test_every_plan_of_the_search_composes(tmp_path: Path) -> None:
     assert len(requests) >= 60
     assert {asked for asked, _, _ in seen} == set(ASKED), "some pipeline has no plan that fits"
     assert {(plan.graph.mode, plan.graph.engine) for _, plan, _ in seen} == {
-        (mode, engine) for mode in ("sync", "one-step-off") for engine in ("fsdp", "megatron")
+        (mode, engine) for mode in ("sync", "colocate-async", "one-step-off") for engine in ("fsdp", "megatron")
     }
     assert len({found["values"]["trainer.nnodes"] for found in findings}) > 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        (Asked(max_staleness=1, partial=True), True),
+        (Asked("ppo", nodes=8, roles=EVERYTHING, max_staleness=1, partial=True), True),
+        (Asked(max_staleness=1), False),
+        (Asked("remax", max_staleness=1, partial=True), False),  # runs on the trainer before V1
+        (Asked("dapo", roles=(), max_staleness=1, partial=True), False),
+    ],
+)
+def test_samples_carry_over_where_v1_has_a_trainer_for_it(asked: Asked, offered: bool) -> None:
+    graphs = structures(setting_of(pipeline_from_text(asked.text), Options(space="quick")))
+    modes = {(graph.mode, any(rewrite.name == "partial-rollout" for rewrite in graph.rewrites)) for graph in graphs}
+    assert (("colocate-async", True) in modes) == offered
+    assert {mode for mode, carries in modes if carries} <= {"colocate-async"}
+
+
+@pytest.mark.proof
+def test_the_search_chooses_colocate_async_where_it_pays() -> None:
+    """PPO has no other mode that overlaps the tail of generation."""
+    asked = Asked("ppo", nodes=8, roles=("critic", "reference"), longest=16384, max_staleness=1, partial=True)
+    plan = best_plan(setting_of(pipeline_from_text(asked.text), Options(space="quick")))
+    assert plan.graph.mode == "colocate-async"
+    assert plan.staleness.bound == plan.staleness.max == 1
+    assert not any("partial_rollout" in warning for warning in plan.warnings)
 
 
 MANY_DRAWS = 22

@@ -98,6 +98,21 @@ def test_megatron_models_have_the_sizes_that_were_planned(findings: dict[str, di
     assert values["reference_sizes"] == [2, 3, 2, 1, 1, 1, True]
 
 
+def test_verl_s_own_buffer_never_exceeds_the_version_that_colocate_async_is_planned_for(tmp_path: Path) -> None:
+    """Every step trains on the samples of the step before, whole; verl's defaults would let some grow older."""
+    text = backend("verl").emit(colocate_async())["launch/verl_overrides.txt"].content
+    lines = text.decode().splitlines(keepends=True)
+    defaults = "".join(line for line in lines if not line.startswith("trainer.v1.sampler."))
+    requests: list[dict[str, Any]] = []
+    for index, content in enumerate((text.decode(), defaults)):
+        file = tmp_path / f"{index}.txt"
+        file.write_text(content)
+        requests.append({"module": DRIVER, "overrides": str(file), "prompts": 8, "steps": 20})
+    planned, default = run(environment("validate", limit_s=900), "replay.py", requests, tmp_path, limit_s=120)
+    assert planned["ages"] == [[0] * 8] + [[1] * 8] * 19
+    assert max(max(step) for step in default["ages"]) > 1
+
+
 DATASET = """
 import json, sys
 import datasets

@@ -76,7 +76,12 @@ STRUCTURES = frozenset(
         "parallelize",
     }
 )
-"""The passes whose graphs the engine executes. Adapters, hence `share-base-reference`, it does not have."""
+"""The passes whose graphs the engine executes. Adapters, hence `share-base-reference`, it does not have.
+
+Two are absent though the runtime does something like them. `partial-rollout` cuts all samples at an equal share of the
+longest length; `runtime/generating.py` carries over half of a step's groups, whichever end last. `stream-rollout` hands
+over single samples, and has a variant that trains in completion order; `runtime/flow.py` hands over whole groups, no
+more waves than a replica has groups, and several updates a step take the batch in its own order."""
 
 MODEL_FIELDS = (
     "ulysses",

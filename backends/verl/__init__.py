@@ -34,7 +34,9 @@ class VerlBackend(SiteBackend):
     def engines(self, pipeline: Mapping[str, Any]) -> tuple[Capabilities, ...]:
         """Return the capabilities of each training engine that can carry a resolved pipeline out."""
         request = Request(pipeline)
-        return tuple(capabilities(VERSION, request.lora_rank, engine) for engine in possible_engines(request))
+        return tuple(
+            capabilities(VERSION, request.lora_rank, engine, request.before_v1) for engine in possible_engines(request)
+        )
 
     def ties_for(self, graph: Graph) -> tuple[Tie, ...]:
         """Return the stages that share one training engine."""

@@ -19,6 +19,8 @@ SEPARATE_ASYNC = "separate-async"
 ONE_STEP_OFF = "one-step-off"
 APART = (ONE_STEP_OFF, SEPARATE_ASYNC)
 """Modes in which the rollout has GPUs of its own."""
+V1_ASYNCHRONOUS = (COLOCATE_ASYNC, SEPARATE_ASYNC)
+"""Modes that are trainers of V1, with its replay buffer, which bounds the age of samples."""
 MODES = (SYNC, COLOCATE_ASYNC, SEPARATE_ASYNC, ONE_STEP_OFF)
 """Launch modes: verl's V1 trainers, and the experimental one-step-off. Its fully-async trainer bounds how many samples
 are stale, not by how much (`staleness_threshold`): no staleness bound holds there, so it is never chosen."""
@@ -64,6 +66,7 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         barrier=True,
         parents=(0, 0, 0),
         homes={"model:teacher": (2,), "model:actor": (1,), "*": ()},
+        forbids=(PARTIAL,),
         source="verl/trainer/ppo/v1/trainer_base.py: teacher_pool",
     ),
     PlacementPattern(
@@ -84,6 +87,8 @@ PLACEMENTS: tuple[PlacementPattern, ...] = (
         barrier=True,
         parents=(0, 0),
         homes={**dict.fromkeys((f"model:{role}" for role in (*COLOCATED_ROLES, "reward")), (1,)), "*": ()},
+        # Settings that hold a bound of one version exactly: one batch ahead, `wait`, threshold 2 (see `settings.py`).
+        # Then a step takes nothing until all prompts of the step before are done, and trains on just those.
         requires=(PARTIAL,),
         refuses=SELECTS,
         source="verl/trainer/ppo/v1/trainer_colocate_async.py",
@@ -191,19 +196,23 @@ MEGATRON_SIZES = ("cp", "tp", "pp", "vpp", "ep", "etp")
 """Sizes of Megatron-core's process groups, which one worker process has once for all of its models."""
 
 
-def capabilities(version: str = VERSION, lora_rank: int = 0, engine: str = FSDP) -> Capabilities:
+def capabilities(
+    version: str = VERSION, lora_rank: int = 0, engine: str = FSDP, before_v1: bool = False
+) -> Capabilities:
     """Return what an engine of this verl version can express; InputError for any other version.
 
     With adapters (`lora_rank` above 0) modes with a rollout apart are left out: `update_weights` drops the adapter
-    there, so that only the frozen base weights would reach the rollout (verl/workers/engine_workers.py).
+    there, so that only the frozen base weights would reach the rollout (verl/workers/engine_workers.py). Where only
+    the trainer before V1 will do (`before_v1`), V1's asynchronous trainers are left out: it would run in step instead.
     """
     if version != VERSION:
         raise InputError(f"target version: the verl backend writes for {VERSION}, not {version!r}")
+    left_out = {*(APART if lora_rank else ()), *(V1_ASYNCHRONOUS if before_v1 else ())}
     return Capabilities(
         name="verl",
         version=version,
         engine_class=engine,
-        placements=tuple(p for p in PLACEMENTS if not (lora_rank and p.mode in APART)),
+        placements=tuple(p for p in PLACEMENTS if p.mode not in left_out),
         field_values=FIELD_VALUES[engine],
         rules=ENGINE_RULES[engine],
         ties=(),

@@ -22,12 +22,13 @@ from backends.verl.capabilities import (
     REUSE_LOGPROBS,
     SEPARATE_ASYNC,
     SERVED,
+    V1_ASYNCHRONOUS,
     VERSION,
     ties_for,
 )
 from backends.verl.pipeline_checks import check_pipeline
 from backends.verl.request import Request, request_of
-from backends.verl.run import engine_of, mode_of, rewritten
+from backends.verl.run import carried_of, engine_of, mode_of, rewritten
 from rpegc.emit import Facts
 from rpegc.errors import InputError
 from rpegc.plan import Plan
@@ -161,6 +162,17 @@ def _partial_rollout(plan: Plan, parts: Parts, request: Request) -> None:
         raise InputError(
             f"mode {mode_of(plan)}: samples carry over from step to step in colocate-async, and only there "
             "[verl/trainer/ppo/v1/trainer_colocate_async.py]"
+        )
+    if mode_of(plan) in V1_ASYNCHRONOUS and request.before_v1:
+        raise InputError(
+            f"algorithm {request.get('algorithm')}: mode {mode_of(plan)} is V1's, which never makes the baselines "
+            f"[{TRAINER}]"
+        )
+    carried, ahead = carried_of(plan), weight_distance(plan, parts.actor.name, parts.rollout.name)
+    if mode_of(plan) == COLOCATE_ASYNC and (carried != 1 or (ahead or 1) != 1):
+        raise InputError(
+            f"mode colocate-async: samples carry over {carried} times; its settings hold the bound of one version "
+            "exactly, and no other is planned [verl/trainer/ppo/v1/replay_buffer.py]"
         )
 
 

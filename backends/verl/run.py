@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from backends.roles import Parts, parts_of, stand_ins
 from backends.verl.capabilities import FSDP, SYNC
 from backends.verl.request import Request, request_of
+from rpegc.ir.meaning import CARRIES
 from rpegc.plan import Plan
 
 
@@ -61,14 +62,18 @@ def engine_of(plan: Plan) -> str:
 def staleness_of(plan: Plan) -> int:
     """Return the versions by which a sample may be older than the trainer: those it waits, and those it is carried."""
     rollout = next((stage for stage in plan.graph.stages if stage.op == "generate"), None)
-    carried = int(rollout.attribute("carries", 0)) if rollout else 0
     distances = [0]
     for edge in plan.graph.into(rollout.name) if rollout else ():
         if edge.value.startswith("weights"):
             synced = plan.graph.stage(edge.source).op == "sync"
             before = sum(hop.distance for hop in plan.graph.into(edge.source)) if synced else 0
             distances.append(edge.distance + before - 1)
-    return max(distances) + carried
+    return max(distances) + carried_of(plan)
+
+
+def carried_of(plan: Plan) -> int:
+    """Return to how many later steps a sample may carry over."""
+    return max((int(s.attribute(CARRIES, 0)) for s in plan.graph.stages if s.op == "generate"), default=0)
 
 
 def rewritten(plan: Plan, name: str) -> bool:
