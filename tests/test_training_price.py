@@ -48,7 +48,8 @@ def test_every_term_of_every_layout_is_finite_and_not_negative(
             for values in (time.seconds, time.hidden_seconds):
                 assert values.shape == (len(LAYOUTS),)
                 assert np.all(np.isfinite(values)), time.name
-                assert np.all(values >= -1e-9), time.name
+                # The factor corrects the sum of the others, which came out longer than some frameworks take.
+                assert np.all(values >= -1e-9) or time.name == "framework_factor", time.name
         for memory in table.memory:
             assert memory.residence in RESIDENCES
             assert memory.bytes.shape == (len(LAYOUTS),)
