@@ -160,6 +160,21 @@ CASES = {
         "target_overrides",
         "decided by the planner",
     ),
+    "a flag in a list": (
+        GRPO,
+        "target: deepspeed",
+        'target_overrides: {actor.adam.betas: ["0.9", "--actor.adam.lr=7"]}\ntarget: deepspeed',
+        "target_overrides",
+        "would be a flag of its own",
+    ),
+    "a mark of ours": (
+        GRPO,
+        "target: deepspeed",
+        'target_overrides: {logger.wandb.group: "{run}/x"}\ntarget: deepspeed',
+        "target_overrides",
+        "replaces by a folder",
+    ),
+    "a home nobody expands": (GRPO, "data/train.parquet", "~/train.parquet", "data:", "nothing expands the `~`"),
     "an old name": (
         GRPO,
         "target: deepspeed",

@@ -174,6 +174,10 @@ def _checked(flag: str, value: Any, owners: Mapping[str, Owner]) -> Any:
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, str) and CONTROL_CHARACTERS.search(item):
             raise _refusal(flag, f"{item!r} holds a control character; launch files cannot carry it")
+        if isinstance(item, str) and item.startswith((WORK, RUN, LAUNCH)):
+            raise _refusal(flag, f"{item!r} starts with a mark that train.sh replaces by a folder")
+        if isinstance(value, list | tuple) and str(item).startswith("--"):
+            raise _refusal(flag, f"{item!r} in a list would be a flag of its own")
     return value
 
 

@@ -91,6 +91,9 @@ def _texts(request: PipelineRequest) -> Iterator[TargetRefusal]:
         if cut:
             message = f"{key}: OpenRLHF would not read {text!r} as one path, for its `{cut[0]}` [{READER}]"
             yield TargetRefusal(message, path, "rename it")
+        if text.startswith("~") and path[0] in ("data", "models"):
+            message = f"{key}: nothing expands the `~` of {text!r} before OpenRLHF reads it"
+            yield TargetRefusal(message, path, "write the whole path, or one relative to the folder of submission")
 
 
 def _arguments(request: PipelineRequest) -> Iterator[TargetRefusal]:
