@@ -11,6 +11,9 @@ from rpegc.emit import TargetRefusal
 MISSING = "RPEGC_MISSING"
 """Stands where the pipeline says nothing; the emitted preflight refuses to start while one is left."""
 
+NOWHERE_YET = dict.fromkeys(("dpo", "online-dpo"), "no target launches pairs of responses yet; `rpegc show` draws them")
+"""What to say of presets that no target has, instead of naming another target."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineRequest:

@@ -8,7 +8,7 @@ from typing import Any
 from backends.deepspeed.overrides import settings_with_overrides
 from backends.deepspeed.request import Request
 from backends.deepspeed.run import possible_runs
-from backends.request import no_such_engine, odd_stages, texts_of, two_kinds_of_machine
+from backends.request import NOWHERE_YET, no_such_engine, odd_stages, texts_of, two_kinds_of_machine
 from backends.roles import PLACES, places_hint
 from rpegc.emit import TargetRefusal, one_line
 from rpegc.errors import InputError
@@ -31,7 +31,7 @@ def _algorithm(request: Request) -> Iterator[TargetRefusal]:
     algorithm = str(request.get("algorithm", ""))
     if algorithm != "grpo":
         message = f"algorithm: TRL's GRPOTrainer runs grpo, and has no critic: {algorithm} needs another [{TRAINER}]"
-        yield TargetRefusal(message, ("algorithm",), ELSEWHERE)
+        yield TargetRefusal(message, ("algorithm",), NOWHERE_YET.get(algorithm, ELSEWHERE))
 
 
 def _words(request: Request) -> Iterator[TargetRefusal]:

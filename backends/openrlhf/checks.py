@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from backends.openrlhf.arguments import ESTIMATORS, arguments_of
 from backends.openrlhf.capabilities import COMMAND, DEEPSPEED_VERSION, HYBRID, RULES, SEPARATE, ties_for
 from backends.plan_checks import check_rules, check_ties, weight_distance
-from backends.request import PipelineRequest, no_such_engine, odd_stages, texts_of, two_kinds_of_machine
+from backends.request import NOWHERE_YET, PipelineRequest, no_such_engine, odd_stages, texts_of, two_kinds_of_machine
 from backends.roles import PLACES, parts_of, places_hint, stand_ins
 from rpegc.emit import Facts, TargetRefusal, one_line
 from rpegc.errors import InputError, guess
@@ -42,7 +42,7 @@ def _algorithm(request: PipelineRequest) -> Iterator[TargetRefusal]:
     algorithm = str(request.get("algorithm", ""))
     if algorithm not in ESTIMATORS:
         message = f"algorithm: OpenRLHF launches are not written for {algorithm!r}"
-        yield TargetRefusal(message, ("algorithm",), guess(algorithm, ESTIMATORS))
+        yield TargetRefusal(message, ("algorithm",), NOWHERE_YET.get(algorithm) or guess(algorithm, ESTIMATORS))
     if request.lora_rank:
         message = "training.lora_rank: OpenRLHF launches are not written for adapters"
         yield TargetRefusal(message, ("training", "lora_rank"), f"set it to 0, or {ELSEWHERE}")
