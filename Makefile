@@ -1,9 +1,8 @@
 # rpegc: everything a contributor or a machine runs. `make` lists it.
 #
-# Budget in minutes on two cores, from nothing (CI runs check, test, the figures, validate and proof-native-short; in
-# all under 40):
-#   environment 2   check 2   test 12   figures 3   validate 1   proof-native-short 4 (of it 1 to install torch)
-#   not part of CI: proofs 15 (installs torch), proof-deepspeed 8 (installs torch), proof-slurm 8 (installs SLURM with
+# Budget in minutes on two cores, from nothing (CI runs check, demo, figures, validate and test; in all under 40):
+#   environment 2   check 2   test 12   figures 3   validate 1
+#   not part of CI: proof-native-short 4 (of it 1 to install torch), proofs 15 (installs torch), proof-deepspeed 8 (installs torch), proof-slurm 8 (installs SLURM with
 #   apt-get, as root, and uses that environment), proof-native 15, demo-native 3
 
 PYTHON ?= python3
