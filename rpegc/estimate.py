@@ -17,7 +17,7 @@ from rpegc.catalog import catalogue_models
 from rpegc.cost.host_memory import node_terms, object_store_bytes
 from rpegc.cost.price import price
 from rpegc.cost.table import PriceTable
-from rpegc.cost.work import StageWork, WorkContext, stage_works
+from rpegc.cost.work import StageWork, stage_works
 from rpegc.errors import InputError
 from rpegc.frontend.expand import expand
 from rpegc.frontend.load import pipeline_from_text, restore_pipeline
@@ -27,7 +27,7 @@ from rpegc.importers.verl import Launch, read_launch
 from rpegc.ir.graph import Graph, Op
 from rpegc.plan import MemoryPhase, Plan
 from rpegc.search.bind import memory_phase, phase_bytes
-from rpegc.setting import Options, setting_of
+from rpegc.setting import Options, setting_of, work_context
 from rpegc.target import Layout, Mesh, columns_of
 
 EVEN = 0.5
@@ -173,7 +173,7 @@ def given_by_launch(text: str, name: str, hardware: str, model: str | None = Non
     return GivenPlan(
         name,
         graph,
-        stage_works(graph, _work_context(pipeline, launch.engine)),
+        stage_works(graph, work_context(pipeline, "verl", launch.engine)),
         {stage: launch.layouts[place] for stage, place in places.items()},
         {stage: launch.meshes[place] for stage, place in places.items()},
         dict.fromkeys(places, pipeline.machine),
@@ -187,22 +187,6 @@ def pipeline_of(launch: Launch) -> Pipeline:
     text = StringIO()
     YAML(typ="safe", pure=True).dump(launch.pipeline, text)
     return pipeline_from_text(text.getvalue(), "the imported pipeline")
-
-
-def _work_context(pipeline: Pipeline, engine: str) -> WorkContext:
-    workload = pipeline.workload_facts()
-    return WorkContext(
-        architectures=pipeline.architectures,
-        prompts=workload.prompts_per_step,
-        samples_per_prompt=workload.samples_per_prompt,
-        minibatches=workload.minibatches_per_step,
-        epochs=workload.epochs_per_batch,
-        prompt_tokens=pipeline.prompt_lengths(),
-        response_tokens=pipeline.response_lengths(),
-        lora_ranks={role: facts.lora_rank for role, facts in pipeline.model_facts().items()},
-        framework="verl",
-        engine_class=engine,
-    )
 
 
 def read_text(path: Path) -> str:

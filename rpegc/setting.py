@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -157,8 +157,18 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
     engines = backend.engines(pipeline.resolved())
     capabilities = engines[0]
     space = search_spaces.load_space(options.space)
+    work = work_context(pipeline, capabilities.name, capabilities.engine_class, capabilities.class_for)
+    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
+    context = Context(models, pipeline.workload_facts(), pipeline.allowance(), space.values, capabilities, bool(pools))
+    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)
+
+
+def work_context(
+    pipeline: Pipeline, framework: str, engine_class: str, class_for: Callable[[str, str], str] | None = None
+) -> WorkContext:
+    """Return what prices may know of a pipeline that an engine of this framework carries out."""
     workload = pipeline.workload_facts()
-    work = WorkContext(
+    return WorkContext(
         architectures=pipeline.architectures,
         prompts=workload.prompts_per_step,
         samples_per_prompt=workload.samples_per_prompt,
@@ -166,11 +176,8 @@ def setting_of(pipeline: Pipeline, options: Options) -> Setting:
         epochs=workload.epochs_per_batch,
         prompt_tokens=pipeline.prompt_lengths(),
         response_tokens=pipeline.response_lengths(),
-        lora_ranks={role: facts.lora_rank for role, facts in models.items()},
-        framework=capabilities.name,
-        engine_class=capabilities.engine_class,
-        class_for=capabilities.class_for,
+        lora_ranks={role: facts.lora_rank for role, facts in pipeline.model_facts().items()},
+        framework=framework,
+        engine_class=engine_class,
+        class_for=class_for,
     )
-    pools = pipeline.pools if len(pipeline.pools) > 1 else ()
-    context = Context(models, workload, pipeline.allowance(), space.values, capabilities, bool(pools))
-    return Setting(pipeline, backend, pipeline.machine, pipeline.nodes, space, context, work, options, engines, pools)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backends.base import SiteBackend
 from backends.native.capabilities import VERSION, capabilities, ties_for
 from backends.native.checks import check_pipeline, check_plan
 from backends.native.launch import launch_files
-from backends.site import load_site
+from backends.site import Site
 from rpegc.emit import Facts, Files
 from rpegc.plan import Plan
 from rpegc.target import Capabilities, Tie
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rpegc.ir.graph import Graph
 
 
-class NativeBackend:
+class NativeBackend(SiteBackend):
     """See `rpegc.emit.Backend`."""
 
     name = "native"
@@ -43,8 +44,6 @@ class NativeBackend:
         """Raise InputError for anything in the plan that the engine would refuse."""
         check_plan(plan, facts)
 
-    def emit(self, plan: Plan, site: str = "", facts: Facts | None = None) -> Files:
-        """Return the launch files of a plan; raises InputError as `check` does, and for an unknown site."""
-        profile = load_site(site or plan.pipeline["cluster"].get("site") or "generic")
-        check_plan(plan, facts)
-        return launch_files(plan, profile)
+    def files(self, plan: Plan, site: Site) -> Files:
+        """Return the launch files of a checked plan for a site."""
+        return launch_files(plan, site)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from backends.launching import template_environment
 from backends.native.capabilities import VERSION
 from backends.site import Site
-from rpegc.emit import EmittedFile, quote_bash, slug
+from rpegc.emit import EmittedFile, slug
 from rpegc.plan import Plan
 from rpegc.units import format_seconds
 
@@ -23,17 +22,7 @@ GRACE_S = 600
 
 def launch_files(plan: Plan, site: Site) -> dict[str, EmittedFile]:
     """Return the files of `launch/` for a checked plan."""
-    environment = Environment(
-        loader=PackageLoader("backends.native", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        comment_start_string="{##",  # `${#array[@]}` of bash is no comment
-        comment_end_string="##}",
-        autoescape=False,  # shell, not HTML; user texts pass through the quoting of rpegc.emit
-    )
-    environment.filters["bash"] = quote_bash
+    environment = template_environment("backends.native")
     values = template_values(plan, site)
     names = ["submit.sbatch", "processes.sh", "environment.sh", "README.md"]
     names += ["run.sh"] * (plan.devices.nodes == 1)

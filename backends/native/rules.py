@@ -66,20 +66,7 @@ def _offload(c: Columns) -> BoolArray:
 NONE = WORDS["recompute"].index("none")
 
 
-SHARDED: tuple[Rule, ...] = (
-    Rule(
-        "layout-tiles-mesh",
-        GROUPS,
-        "dp {dp} × ulysses {ulysses} × tp {tp} × pp {pp} must be the {gpus} GPUs of the mesh, "
-        "with cp {cp}, ep {ep} and etp {etp} 1",
-        _tiles,
-    ),
-    Rule(
-        "shard-group-tiles-data-ranks",
-        GROUPS,
-        "shard_size {shard_size} must divide dp {dp} × ulysses {ulysses}",
-        _shards,
-    ),
+TENSOR_PARALLEL: tuple[Rule, ...] = (
     Rule(
         "tensor-parallel-splits-model",
         PARALLEL,
@@ -98,6 +85,24 @@ SHARDED: tuple[Rule, ...] = (
         "tp {tp} must divide the {gpus_per_node} GPUs that the mesh takes of each node",
         lambda c: _divides(c["tp"], c["gpus_per_node"]),
     ),
+)
+"""What tensor parallelism asks of a model and a mesh, in training and in generation."""
+
+SHARDED: tuple[Rule, ...] = (
+    Rule(
+        "layout-tiles-mesh",
+        GROUPS,
+        "dp {dp} × ulysses {ulysses} × tp {tp} × pp {pp} must be the {gpus} GPUs of the mesh, "
+        "with cp {cp}, ep {ep} and etp {etp} 1",
+        _tiles,
+    ),
+    Rule(
+        "shard-group-tiles-data-ranks",
+        GROUPS,
+        "shard_size {shard_size} must divide dp {dp} × ulysses {ulysses}",
+        _shards,
+    ),
+    *TENSOR_PARALLEL,
     Rule(
         "ulysses-splits-heads",
         ATTENTION,
@@ -159,24 +164,7 @@ GENERATE: tuple[Rule, ...] = (
         "the {prompts_per_step} prompts of a step must split evenly over {replicas} replicas: groups stay whole",
         lambda c: _divides(c["replicas"], c["prompts_per_step"]),
     ),
-    Rule(
-        "tensor-parallel-splits-model",
-        PARALLEL,
-        "tp {tp} must divide {heads} heads, {kv_heads} key-value heads and the vocabulary {vocabulary}",
-        _heads,
-    ),
-    Rule(
-        "experts-are-not-split",
-        PARALLEL,
-        "a model of {experts} experts has no tensor parallelism here: tp must be 1, not {tp}",
-        lambda c: np.asarray((c["experts"] == 0) | (c["tp"] == 1)),
-    ),
-    Rule(
-        "tensor-parallel-inside-a-node",
-        PARALLEL,
-        "tp {tp} must divide the {gpus_per_node} GPUs that the mesh takes of each node",
-        lambda c: _divides(c["tp"], c["gpus_per_node"]),
-    ),
+    *TENSOR_PARALLEL,
     Rule(
         "sequence-fits-the-model",
         DECODE,
